@@ -1,0 +1,117 @@
+package snapshot
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/loadplane/loadplane/store"
+)
+
+// PoolKey names a pool.
+type PoolKey struct {
+	// Model is empty for workers that name none.
+	Model string
+	Role  store.Role
+}
+
+// Pool is the load of all workers of one model and role. It is immutable.
+type Pool struct {
+	Key PoolKey
+	// Workers counts all; the four after it count by freshness.
+	Workers, Fresh, Stale, Missing, Unreachable int
+	// Expected counts the workers that coverage is out of: all but those that
+	// cannot be heard or have no engine.
+	Expected int
+	// Aggregate sums over the fresh workers; nil without any.
+	Aggregate *store.Aggregate
+	// HottestWorker and HottestRank name the highest load; the id is empty
+	// without one.
+	HottestWorker string
+	HottestRank   int32
+	// TokenUsageImbalance and RequestImbalance are largest over mean of the
+	// fresh workers; below 0 for unknown.
+	TokenUsageImbalance, RequestImbalance float64
+	// Encoded is a whole loadplane.v1.Pool message.
+	Encoded []byte
+}
+
+// Coverage returns fresh over expected workers, and false without any.
+func (p *Pool) Coverage() (float64, bool) {
+	if p.Expected == 0 {
+		return 0, false
+	}
+	return float64(p.Fresh) / float64(p.Expected), true
+}
+
+// pools groups entries by model and role, sorted by both.
+func pools(entries []*store.Entry) []*Pool {
+	members := map[PoolKey][]*store.Entry{}
+	for _, e := range entries {
+		models := e.Worker.Models
+		if len(models) == 0 {
+			models = []string{""}
+		}
+		for _, m := range models {
+			k := PoolKey{m, e.Worker.Role}
+			members[k] = append(members[k], e)
+		}
+	}
+	out := make([]*Pool, 0, len(members))
+	for k, es := range members {
+		out = append(out, pool(k, es))
+	}
+	slices.SortFunc(out, func(a, b *Pool) int {
+		return cmp.Or(cmp.Compare(a.Key.Model, b.Key.Model), cmp.Compare(a.Key.Role, b.Key.Role))
+	})
+	return out
+}
+
+func pool(k PoolKey, entries []*store.Entry) *Pool {
+	p := &Pool{Key: k, Workers: len(entries), TokenUsageImbalance: -1, RequestImbalance: -1}
+	var fresh []*store.Aggregate
+	hottest := -1.0
+	for _, e := range entries {
+		p.count(e)
+		if e.Freshness != store.Fresh || e.Aggregate == nil {
+			continue
+		}
+		fresh = append(fresh, e.Aggregate)
+		if heat, ok := heatOf(e.Aggregate); ok && heat > hottest {
+			hottest, p.HottestWorker, p.HottestRank = heat, e.Worker.ID, e.Aggregate.HottestRank
+		}
+	}
+	if p.Aggregate = store.Combine(fresh); p.Aggregate != nil {
+		if v, ok := p.Aggregate.Float(store.SumTokenUsageImbalance); ok {
+			p.TokenUsageImbalance = v
+		}
+		if v, ok := p.Aggregate.Float(store.SumRequestImbalance); ok {
+			p.RequestImbalance = v
+		}
+	}
+	p.Encoded = encodePool(p)
+	return p
+}
+
+// heatOf is what the hottest worker is chosen by: its hottest rank's usage.
+func heatOf(a *store.Aggregate) (float64, bool) {
+	if a.HottestBy == "" {
+		return 0, false
+	}
+	return a.Float(store.SumMaxRankTokenUsage)
+}
+
+func (p *Pool) count(e *store.Entry) {
+	switch e.Freshness {
+	case store.Fresh:
+		p.Fresh++
+	case store.Stale:
+		p.Stale++
+	case store.Unreachable:
+		p.Unreachable++
+	default:
+		p.Missing++
+	}
+	if e.Worker.Hearable() && e.Reason != store.ReasonNoEngine {
+		p.Expected++
+	}
+}

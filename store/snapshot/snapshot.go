@@ -1,0 +1,198 @@
+// Package snapshot builds what readers see out of the store's state: each
+// worker's encoded bytes and content hash, the pools, and the digest. It pulls:
+// a build happens when a reader asks for a version that nobody asked for
+// before, once, and is then shared.
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/loadplane/loadplane/store"
+)
+
+// View is one state as readers see it: content of one version and the
+// receipts of one tick. It is immutable and shared.
+type View struct {
+	*Snapshot
+	// Tick counts the store's commits, those of receipts only included.
+	Tick uint64
+	// Receipts belong to Snapshot.Workers, index by index; nil where nothing
+	// was heard.
+	Receipts []*Receipt
+
+	state *store.State
+	stale <-chan struct{}
+}
+
+// Snapshot is the content of one version. It is immutable and shared.
+type Snapshot struct {
+	// Lineage, Epoch and Version name it.
+	Lineage string
+	Epoch   uint64
+	*store.Content
+	// Enabled is false where there is no discovery source.
+	Enabled bool
+	// Workers are sorted by worker id.
+	Workers []*Worker
+	// Pools are sorted by model, then role.
+	Pools []*Pool
+	// Digest is the sum of the workers' hashes modulo 2^64.
+	Digest uint64
+}
+
+// Worker is a worker's content with its encodings. It is immutable, and
+// versions in which it did not change share it.
+type Worker struct {
+	*store.Entry
+	// Hash is the content hash: xxhash64 of the content's deterministic
+	// encoding, ranks included, row number not.
+	Hash uint64
+	// Encoded is a whole loadplane.v1.Worker message.
+	Encoded []byte
+}
+
+// Receipt is a worker's liveness with its encoding. It is immutable.
+type Receipt struct {
+	*store.Live
+	// Encoded is a whole loadplane.v1.WorkerLiveness message.
+	Encoded []byte
+}
+
+// Builder turns states of a store into views. It is safe for concurrent use.
+type Builder struct {
+	st   *store.Store
+	last atomic.Pointer[View]
+	mu   sync.Mutex // one build at a time
+}
+
+// New returns a builder over st. It starts nothing.
+func New(st *store.Store) *Builder { return &Builder{st: st} }
+
+// Store returns the store that the builder reads.
+func (b *Builder) Store() *store.Store { return b.st }
+
+// Current returns the view of the newest state and a channel that closes when
+// its content is superseded. Receipts alone do not close it.
+func (b *Builder) Current() (*View, <-chan struct{}) {
+	st, _ := b.st.Current()
+	if v := b.last.Load(); v != nil && v.state == st {
+		return v, v.stale
+	}
+	return b.build()
+}
+
+// Fresh is Current for readers that judge freshness: an overdue expiry is
+// committed first, within 100 ms.
+func (b *Builder) Fresh(ctx context.Context) (*View, <-chan struct{}) {
+	b.st.Fresh(ctx)
+	return b.Current()
+}
+
+// build makes the view of the newest state, out of the last one.
+func (b *Builder) build() (*View, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	st, stale := b.st.Current()
+	last := b.last.Load()
+	if last != nil && last.state == st {
+		return last, last.stale
+	}
+	v := &View{Tick: st.Tick, state: st, stale: stale}
+	if last != nil && last.Content == st.Content {
+		v.Snapshot = last.Snapshot
+	} else {
+		v.Snapshot = b.snapshot(st, last)
+	}
+	v.Receipts = receipts(st, last)
+	b.last.Store(v)
+	return v, stale
+}
+
+func (b *Builder) snapshot(st *store.State, last *View) *Snapshot {
+	opts := b.st.Options()
+	s := &Snapshot{
+		Lineage: opts.Lineage, Epoch: opts.Epoch, Content: st.Content, Enabled: opts.Discovery,
+		Workers: make([]*Worker, len(st.Entries)), Pools: pools(st.Entries),
+	}
+	for i, e := range st.Entries {
+		w := last.worker(e)
+		if w == nil {
+			w = newWorker(e)
+		}
+		s.Workers[i] = w
+		s.Digest += w.Hash
+	}
+	return s
+}
+
+// worker returns the view's worker when its entry is still e.
+func (v *View) worker(e *store.Entry) *Worker {
+	if v == nil {
+		return nil
+	}
+	if i, ok := v.Find(e.Row); ok && v.Workers[i].Entry == e {
+		return v.Workers[i]
+	}
+	return nil
+}
+
+func newWorker(e *store.Entry) *Worker {
+	content := encodeContent(e)
+	hash := xxhash.Sum64(content)
+	return &Worker{Entry: e, Hash: hash, Encoded: encodeWorker(e.Row, content, hash)}
+}
+
+func receipts(st *store.State, last *View) []*Receipt {
+	out := make([]*Receipt, len(st.Live))
+	for i, l := range st.Live {
+		if l == nil {
+			continue
+		}
+		if out[i] = last.receipt(l); out[i] == nil {
+			out[i] = &Receipt{Live: l, Encoded: encodeReceipt(l)}
+		}
+	}
+	return out
+}
+
+// receipt returns the view's receipt of a worker when it is still l.
+func (v *View) receipt(l *store.Live) *Receipt {
+	if v == nil {
+		return nil
+	}
+	if i, ok := v.Find(l.Row); ok && v.Receipts[i] != nil && v.Receipts[i].Live == l {
+		return v.Receipts[i]
+	}
+	return nil
+}
+
+// Check recomputes the newest view from the store's rows and returns how they
+// differ; nil when they agree. It is for tests and diagnostics: it costs as
+// much as encoding every worker.
+func (b *Builder) Check() error {
+	if err := b.st.Check(); err != nil {
+		return err
+	}
+	v, _ := b.Current()
+	var sum uint64
+	for i, w := range v.Workers {
+		if w.Entry != v.Entries[i] || newWorker(w.Entry).Hash != w.Hash {
+			return fmt.Errorf("snapshot: version %d: worker %q does not follow from its entry", v.Version, w.Worker.ID)
+		}
+		sum += w.Hash
+	}
+	if sum != v.Digest {
+		return fmt.Errorf("snapshot: version %d: digest %x, sum %x", v.Version, v.Digest, sum)
+	}
+	for i, p := range pools(v.Entries) {
+		if !bytes.Equal(p.Encoded, v.Pools[i].Encoded) {
+			return fmt.Errorf("snapshot: version %d: pool %v does not follow from the workers", v.Version, p.Key)
+		}
+	}
+	return nil
+}
