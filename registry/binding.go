@@ -1,0 +1,206 @@
+package registry
+
+import (
+	"log/slog"
+	"net/netip"
+
+	"github.com/loadplane/loadplane/store"
+)
+
+// Claim is what the first message of a stream says of itself and what the
+// connection proves.
+type Claim struct {
+	// Addr is the worker_addr of the message, as it was sent.
+	Addr string
+	Role store.Role
+	// Source is the source instance, not empty.
+	Source string
+	// Peer is the remote address of the connection.
+	Peer netip.AddrPort
+}
+
+// Refusal is the error of Bind, Binding.Check and Binding.Admit. It is
+// immutable.
+type Refusal struct {
+	// Reason is the word that was counted.
+	Reason store.Reason
+	// Message states the fact for the peer, without internals.
+	Message string
+	// Detail states it for operators, where they should know more; it goes to
+	// the log and the diagnostics.
+	Detail string
+	// Drop says that only this report is refused; the stream may go on. When
+	// it is false the fault is one of identity, or the plane is stopping, and
+	// the stream must end.
+	Drop bool
+}
+
+// Error returns the reason and the message.
+func (e *Refusal) Error() string { return string(e.Reason) + ": " + e.Message }
+
+// Bind admits the first valid report of a stream: it checks identity and
+// sequence, makes the stream the one that speaks for its worker, and leaves
+// the report in the store. Nothing changes when it returns a *Refusal. A first
+// report with an old sequence binds its stream and is otherwise ignored.
+func (r *Registry) Bind(c Claim, first *store.Load) (*Binding, error) {
+	origin, err := NormalizeOrigin(c.Addr)
+	r.mu.RLock()
+	b, w, why := r.bind(bid{Claim: c, origin: origin, bad: err}, first)
+	r.mu.RUnlock()
+	if why == nil {
+		if b.replaced != nil {
+			r.refuse(w, superseded())
+			b.replaced = nil
+		}
+		return b, nil
+	}
+	r.refuse(w, why, c.attrs()...)
+	if w != nil && why.Reason == ReasonRetired {
+		poke(w.early)
+	}
+	return nil, why
+}
+
+// bid is a claim with its normalised origin, or why it has none.
+type bid struct {
+	Claim
+	origin string
+	bad    error
+}
+
+// bind finds the worker of a bid and binds it. The caller holds r.mu, so
+// neither the worker's removal nor a drain can fall in between.
+func (r *Registry) bind(c bid, first *store.Load) (*Binding, *worker, *Refusal) {
+	w := r.keepers[c.origin]
+	switch {
+	case r.draining:
+		return nil, nil, shuttingDown()
+	case c.bad != nil:
+		return nil, nil, &Refusal{Reason: ReasonBadAddress, Message: "worker_addr: " + c.bad.Error()}
+	case w == nil && !r.synced:
+		return nil, nil, &Refusal{Reason: ReasonNotSynced, Message: "discovery is not complete yet"}
+	case w == nil:
+		return nil, nil, &Refusal{Reason: ReasonUnknownWorker, Message: "no worker has the origin " + c.origin}
+	case w.dialect != store.DialectPush && r.shared[c.origin]:
+		return nil, w, &Refusal{
+			Reason:  store.ReasonDuplicateOrigin,
+			Message: "worker " + w.id + " has the same origin and does not push",
+		}
+	case w.dialect != store.DialectPush:
+		return nil, w, &Refusal{Reason: ReasonDialectMismatch, Message: "the worker's dialect is " + w.dialect.String()}
+	}
+	b, why := w.bind(c, first)
+	return b, w, why
+}
+
+// attrs say in the log who claims what.
+func (c *Claim) attrs() []slog.Attr {
+	return []slog.Attr{
+		slog.String("addr", cut(c.Addr)), slog.String("source", cut(c.Source)), slog.String("peer", c.Peer.String()),
+	}
+}
+
+// Refuse counts and logs a report that was refused before or after binding for
+// a reason that is not the registry's own. b is nil before; c is what the
+// report claims.
+func (r *Registry) Refuse(b *Binding, c Claim, why *Refusal) {
+	var w *worker
+	if b != nil {
+		w = b.w
+	}
+	r.refuse(w, why, c.attrs()...)
+}
+
+// Binding is the right of one stream to speak for one worker. Admit is for
+// one goroutine; the other methods are safe for concurrent use.
+type Binding struct {
+	w          *worker
+	claim      bid
+	generation uint64
+	ended      chan struct{}
+
+	// replaced is the binding whose place this one took, until that was told.
+	replaced *Binding
+
+	// why is set before ended closes, under the worker's lock.
+	why *Refusal
+}
+
+// Check says whether a later message still claims what the stream was bound
+// by. Another claim ends the binding.
+func (b *Binding) Check(c Claim) error {
+	if c.Source == b.claim.Source && c.Role == b.claim.Role && b.sameOrigin(c.Addr) {
+		return b.Err()
+	}
+	b.w.endIf(b, &Refusal{
+		Reason:  ReasonClaimChanged,
+		Message: "worker_addr, worker_type and source_instance_id must stay those of the first report",
+	})
+	return b.Err()
+}
+
+func (b *Binding) sameOrigin(addr string) bool {
+	if addr == b.claim.Addr {
+		return true
+	}
+	origin, err := NormalizeOrigin(addr)
+	return err == nil && origin == b.claim.origin
+}
+
+// Admit leaves a further report in the store. An equal or lower sequence is
+// counted and changes nothing, and is no error.
+func (b *Binding) Admit(l *store.Load) error {
+	w := b.w
+	w.mu.Lock()
+	if w.bound != b {
+		why := b.why
+		w.mu.Unlock()
+		if why == nil {
+			why = superseded() // used after Close
+		}
+		return why
+	}
+	v := w.judge(w.last, l)
+	if v.accepts() {
+		w.accept(v, l)
+		w.slot.Offer(b.generation, l)
+	}
+	w.mu.Unlock()
+	if v == jumped {
+		why := jumpRefusal()
+		w.reg.refuse(w, why, slog.String("source", cut(l.Source)), slog.Uint64("sequence", l.Sequence))
+		return why
+	}
+	return nil
+}
+
+// Ended closes when the stream lost its right; Err then says why.
+func (b *Binding) Ended() <-chan struct{} { return b.ended }
+
+// Err returns the *Refusal that ended the binding, nil while it lasts and
+// after Close.
+func (b *Binding) Err() error {
+	b.w.mu.Lock()
+	defer b.w.mu.Unlock()
+	if b.why == nil {
+		return nil
+	}
+	return b.why
+}
+
+// Close gives the right back. The last report stays and ages. The engine is
+// asked early to report again, as its stream may not come back by itself.
+func (b *Binding) Close() {
+	w := b.w
+	w.mu.Lock()
+	mine := w.bound == b
+	if mine {
+		w.bound = nil
+		w.slot.Bind(w.stream(""))
+		w.reg.metrics.bound.Dec()
+	}
+	w.mu.Unlock()
+	if mine {
+		poke(w.early)
+	}
+}

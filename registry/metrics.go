@@ -1,0 +1,160 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/loadplane/loadplane/store"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+)
+
+// metrics are the package's own numbers. Labels are reason and state words.
+type metrics struct {
+	workers, dropped, fileFailing, bound               prometheus.Gauge
+	fileErrors, takeovers, flaps, rebased, oldSequence prometheus.Counter
+	refused, calls                                     *prometheus.CounterVec
+	registrations                                      *prometheus.GaugeVec
+	callSeconds                                        prometheus.Histogram
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		workers:     gauge("workers", "Discovered workers."),
+		dropped:     gauge("workers_dropped", "Discovered workers above the limit, not served."),
+		fileFailing: gauge("workers_file_failing", "1 while the workers file cannot be used and the last list is kept."),
+		bound:       gauge("streams_bound", "Streams that speak for a worker."),
+		fileErrors:  counter("workers_file_errors_total", "Readings of the workers file that failed."),
+		takeovers:   counter("takeovers_total", "Source instances that took over from another."),
+		flaps:       counter("flaps_total", "Retired source instances that returned."),
+		rebased:     counter("sequence_rebased_total", "Sequence jumps taken as a new base after silence."),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loadplane_registry_refused_total", Help: "Reports and streams refused or ended, by reason.",
+		}, []string{"reason"}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loadplane_registry_registration_calls_total", Help: "Registration calls, by result: ok or a reason.",
+		}, []string{"result"}),
+		registrations: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "loadplane_registry_registrations", Help: "Workers by state of their registration.",
+		}, []string{"state"}),
+		callSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "loadplane_registry_registration_call_seconds", Help: "Duration of registration calls.",
+			Buckets: []float64{.001, .005, .02, .1, .5, 1, 2, 5},
+		}),
+	}
+	old, err := m.refused.GetMetricWithLabelValues(string(ReasonOldSequence))
+	m.oldSequence = old
+	return m, errors.Join(err, m.register(reg))
+}
+
+func (m *metrics) register(reg prometheus.Registerer) error {
+	if reg == nil {
+		return nil
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{
+		m.workers, m.dropped, m.fileFailing, m.bound, m.fileErrors, m.takeovers, m.flaps,
+		m.rebased, m.refused, m.calls, m.registrations, m.callSeconds,
+	} {
+		errs = append(errs, reg.Register(c))
+	}
+	return errors.Join(errs...)
+}
+
+func gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadplane_registry_" + name, Help: help})
+}
+
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: "loadplane_registry_" + name, Help: help})
+}
+
+// called counts a registration call.
+func (m *metrics) called(result store.Reason, took time.Duration) {
+	m.callSeconds.Observe(took.Seconds())
+	if c, err := m.calls.GetMetricWithLabelValues(string(result)); err == nil {
+		c.Inc()
+	}
+}
+
+// moved counts a registration that changes its state; an empty state is none.
+func (m *metrics) moved(from, to RegistrationState) {
+	for state, by := range map[RegistrationState]float64{from: -1, to: 1} {
+		if state == "" || from == to {
+			continue
+		}
+		if g, err := m.registrations.GetMetricWithLabelValues(string(state)); err == nil {
+			g.Add(by)
+		}
+	}
+}
+
+// maxReasons bounds the reason words that refusals are counted by.
+const maxReasons = 128
+
+// refusalLog counts refusals and logs one a second of each reason. It is safe
+// for concurrent use.
+type refusalLog struct {
+	mu      sync.Mutex
+	samples map[store.Reason]*rate.Sometimes
+}
+
+// known returns the sampler of a reason, and ReasonOther's for words above
+// the bound.
+func (l *refusalLog) known(reason store.Reason) (store.Reason, *rate.Sometimes) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.samples == nil {
+		l.samples = make(map[store.Reason]*rate.Sometimes)
+	}
+	if l.samples[reason] == nil {
+		if len(l.samples) >= maxReasons {
+			reason = "other"
+		}
+		if l.samples[reason] == nil {
+			l.samples[reason] = &rate.Sometimes{Interval: time.Second}
+		}
+	}
+	return reason, l.samples[reason]
+}
+
+// refuse counts one refusal once: in the metric, for the worker where there
+// is one, and in the log.
+func (r *Registry) refuse(w *worker, why *Refusal, attrs ...slog.Attr) {
+	word, sample := r.refusals.known(why.Reason)
+	if c, err := r.metrics.refused.GetMetricWithLabelValues(string(word)); err == nil {
+		c.Inc()
+	}
+	if w != nil {
+		attrs = append(attrs, slog.String("worker", w.id))
+	}
+	level := slog.LevelWarn
+	if why.ordinary() {
+		level = slog.LevelInfo
+	} else if w != nil {
+		w.slot.Diagnose(func(d *store.Diagnostics) {
+			d.Refused++
+			d.LastRefusal, d.LastRefusalDetail = why.Reason, why.detail()
+		})
+	}
+	sample.Do(func() {
+		attrs = append(attrs, slog.String("reason", string(why.Reason)), slog.String("detail", why.detail()))
+		r.log.LogAttrs(context.Background(), level, "report or stream refused", attrs...)
+	})
+}
+
+// ordinary says that a stream ended in the course of things: nothing of it is
+// held against the worker.
+func (e *Refusal) ordinary() bool {
+	switch e.Reason {
+	case ReasonSuperseded, ReasonShuttingDown, ReasonWorkerRemoved, ReasonIdentityChanged:
+		return true
+	}
+	return false
+}
+
+func (e *Refusal) detail() string { return cut(cmp.Or(e.Detail, e.Message)) }

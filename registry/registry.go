@@ -1,0 +1,185 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/loadplane/loadplane/store"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Options configure a Registry.
+type Options struct {
+	// Store takes the workers and their loads. Required.
+	Store *store.Store
+	// Workers are the values of --worker. They must parse.
+	Workers []string
+	// WorkersFile is the path of the YAML worker list; empty for none.
+	WorkersFile string
+	// ReportInterval is the interval asked of engines.
+	ReportInterval time.Duration
+	// StaleAfter is the age at which a report stops being fresh; at least
+	// three report intervals.
+	StaleAfter time.Duration
+	// Lease is the registration's time to live; at least four report
+	// intervals.
+	Lease time.Duration
+	// CallTimeout bounds one registration call; 0 means 2 s.
+	CallTimeout time.Duration
+	// ReportAddress is the IP literal told to engines; the zero Addr tells
+	// each the local address of the connection that carries the call.
+	ReportAddress netip.Addr
+	// ReportPort returns the ingest port; it is called once Run has begun.
+	// Required.
+	ReportPort func() uint16
+	// OriginOnly skips the check of peer addresses (--identity=origin).
+	OriginOnly bool
+	// TokenFile and CAFile are the credentials for engines; empty for none.
+	// They are read at every call.
+	TokenFile, CAFile string
+	// MaxWorkers bounds the workers; further ones are dropped with an error.
+	// 0 means 10,000.
+	MaxWorkers int
+	// Registerer takes the metrics; nil registers none.
+	Registerer prometheus.Registerer
+	// Logger is nil for the default one.
+	Logger *slog.Logger
+}
+
+// Registry holds the discovered workers and who is bound to them. All methods
+// are safe for concurrent use.
+type Registry struct {
+	opts     Options
+	log      *slog.Logger
+	clock    *store.Clock
+	metrics  *metrics
+	refusals refusalLog
+	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+	lookup   func(ctx context.Context, host string) ([]netip.Addr, error)
+	sources  sources // owned by New, then by Run
+
+	// mu is held for reading by a binding and for writing by a change of
+	// discovery; it is taken before the lock of a worker.
+	mu       sync.RWMutex
+	synced   bool
+	draining bool
+	workers  map[string]*worker // by id
+	keepers  map[string]*worker // by origin
+	shared   map[string]bool    // origins of duplicates
+}
+
+// New checks the options, the worker flags and the first reading of the
+// workers file. It starts nothing. Errors name the option or the worker.
+func New(opts Options) (*Registry, error) {
+	if err := opts.complete(); err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	m, err := newMetrics(opts.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	resolver := &net.Resolver{PreferGo: true}
+	r := &Registry{
+		opts:    opts,
+		log:     opts.Logger,
+		clock:   opts.Store.Options().Clock,
+		metrics: m,
+		dial:    (&net.Dialer{Resolver: resolver}).DialContext,
+		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return resolver.LookupNetIP(ctx, "ip", host)
+		},
+	}
+	if err := r.readSources(); err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	return r, nil
+}
+
+// complete fills in defaults and names what is wrong.
+func (o *Options) complete() error {
+	if o.CallTimeout == 0 {
+		o.CallTimeout = 2 * time.Second
+	}
+	if o.MaxWorkers == 0 {
+		o.MaxWorkers = 10_000
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	switch {
+	case o.Store == nil || o.ReportPort == nil:
+		return errors.New("options Store and ReportPort are required")
+	case o.CallTimeout < 0 || o.MaxWorkers < 0:
+		return errors.New("options CallTimeout and MaxWorkers must be positive")
+	case o.ReportInterval < minInterval:
+		return fmt.Errorf("ReportInterval %s is below %s", o.ReportInterval, minInterval)
+	case o.ReportAddress.Zone() != "" || o.ReportAddress.IsUnspecified():
+		return fmt.Errorf("ReportAddress %s is not an address that an engine can dial", o.ReportAddress)
+	}
+	o.ReportAddress = o.ReportAddress.Unmap()
+	if err := o.checkInterval(o.ReportInterval); err != nil {
+		return err
+	}
+	for _, path := range []string{o.TokenFile, o.CAFile} {
+		if path == "" {
+			continue
+		}
+		if _, err := readBounded(path, maxCredentialBytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkInterval holds an interval against the lease and the age limit.
+func (o *Options) checkInterval(d time.Duration) error {
+	if o.Lease < 4*d {
+		return fmt.Errorf("lease %s is below four report intervals of %s", o.Lease, d)
+	}
+	if o.StaleAfter < 3*d {
+		return fmt.Errorf("stale-after %s is below three report intervals of %s", o.StaleAfter, d)
+	}
+	return nil
+}
+
+// Run discovers, registers and renews. It blocks until ctx ends and every
+// goroutine of its own has stopped. It is to be called once.
+func (r *Registry) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	defer cancel()
+	start := func(w *worker, delay time.Duration) {
+		wctx, stop := context.WithCancel(ctx)
+		w.stop = stop
+		loops.Go(func() { w.keepRegistered(wctx, delay) })
+	}
+	r.discover(ctx, start)
+	return nil
+}
+
+// Drain refuses new bindings and ends the bound ones as ReasonShuttingDown.
+func (r *Registry) Drain() {
+	r.mu.Lock()
+	r.draining = true
+	var ended []*worker
+	for _, w := range r.workers {
+		if w.end(shuttingDown()) {
+			ended = append(ended, w)
+		}
+	}
+	r.mu.Unlock()
+	for _, w := range ended {
+		r.refuse(w, shuttingDown())
+	}
+}
+
+func shuttingDown() *Refusal {
+	return &Refusal{Reason: ReasonShuttingDown, Message: "the plane is shutting down"}
+}

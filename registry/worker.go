@@ -1,0 +1,330 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/loadplane/loadplane/store"
+)
+
+// Bounds of sequences, of the set of retired instances, and of the addresses
+// that a message lists.
+const (
+	maxFirstSequence = 1 << 62
+	maxSequenceJump  = 1 << 32
+	maxRetired       = 16
+	maxShownAddrs    = 4
+)
+
+// worker is one identity of a discovered worker: who may speak for it and who
+// does. The fields above mu do not change.
+type worker struct {
+	reg       *Registry
+	slot      *store.Slot
+	id        string
+	url       string
+	origin    string
+	role      store.Role
+	dialect   store.Dialect
+	duplicate bool
+	// stop ends the registration loop, where there is one.
+	stop context.CancelFunc
+	// changed signals a change in place, early that the engine should be
+	// asked again soon.
+	changed, early chan struct{}
+
+	mu   sync.Mutex
+	spec WorkerSpec
+	def  *store.Worker
+	// addrs are the resolved addresses of the host.
+	addrs []netip.Addr
+	// bound is the stream that may speak; nil without one.
+	bound      *Binding
+	generation uint64
+	// source is the current instance and last where it stands; accepted is
+	// when a report of any instance was last accepted, 0 for never.
+	source   string
+	last     position
+	accepted store.Instant
+	// retired are the superseded instances, oldest first.
+	retired []retiree
+}
+
+// position is the last accepted sequence of an instance, if there is one.
+type position struct {
+	sequence uint64
+	known    bool
+}
+
+type retiree struct {
+	source string
+	last   position
+}
+
+func newWorker(r *Registry, spec WorkerSpec, def *store.Worker) *worker {
+	w := &worker{
+		reg: r, slot: r.opts.Store.NewSlot(def), stop: func() {},
+		id: def.ID, url: def.URL, origin: def.Origin, role: def.Role, dialect: def.Dialect, duplicate: def.Duplicate,
+		changed: make(chan struct{}, 1), early: make(chan struct{}, 1),
+		spec: spec, def: def,
+	}
+	w.addrs = literalAddrs(w.host())
+	return w
+}
+
+// host returns the host of the origin without brackets.
+func (w *worker) host() string {
+	return strings.Trim(w.origin[:strings.LastIndexByte(w.origin, ':')], "[]")
+}
+
+// literalAddrs returns the addresses that a host has without a resolver.
+func literalAddrs(host string) []netip.Addr {
+	if host == "localhost" {
+		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr.Unmap()}
+	}
+	return nil
+}
+
+// bind admits a bid for this worker, or says why not and changes nothing.
+func (w *worker) bind(c bid, first *store.Load) (*Binding, *Refusal) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.Role != w.role {
+		return nil, &Refusal{
+			Reason:  ReasonRoleMismatch,
+			Message: "the claimed role is not the discovered one",
+			Detail:  fmt.Sprintf("the report claims the role %q, discovery says %q", c.Role, w.role),
+		}
+	}
+	if why := w.checkPeer(c.Peer.Addr()); why != nil {
+		return nil, why
+	}
+	last, back := w.position(c.Source)
+	if back && w.heardBefore(first) {
+		return nil, &Refusal{Reason: ReasonRetired, Message: "another source instance took over and is still heard"}
+	}
+	v := w.judge(last, first)
+	if v == jumped {
+		return nil, jumpRefusal()
+	}
+	if back {
+		w.reg.metrics.flaps.Inc()
+	}
+	w.switchSource(c.Source, last)
+	old := w.bound
+	b := w.attach(c)
+	b.replaced = old
+	if v.accepts() {
+		w.accept(v, first)
+		w.slot.Offer(b.generation, first)
+	}
+	return b, nil
+}
+
+// checkPeer holds the address of a connection against those of the worker.
+func (w *worker) checkPeer(peer netip.Addr) *Refusal {
+	peer = peer.Unmap().WithZone("")
+	allowed := func(p netip.Prefix) bool { return p.Contains(peer) }
+	switch {
+	case w.reg.opts.OriginOnly, slices.Contains(w.addrs, peer), slices.ContainsFunc(w.spec.Peers, allowed):
+		return nil
+	case len(w.addrs) == 0:
+		return &Refusal{Reason: ReasonNotSynced, Message: "the addresses of " + w.origin + " are not known yet"}
+	}
+	return &Refusal{
+		Reason:  ReasonPeerMismatch,
+		Message: "the connection does not come from an address of the worker",
+		Detail: cut(fmt.Sprintf("the connection comes from %s, expected %s; the worker's setting peers= allows others",
+			peer, listAddrs(w.addrs, w.spec.Peers))),
+	}
+}
+
+func listAddrs(addrs []netip.Addr, peers []netip.Prefix) string {
+	var texts []string
+	for _, a := range addrs {
+		texts = append(texts, a.String())
+	}
+	for _, p := range peers {
+		texts = append(texts, p.String())
+	}
+	if len(texts) > maxShownAddrs {
+		texts = append(texts[:maxShownAddrs:maxShownAddrs], "...")
+	}
+	return strings.Join(texts, " or ")
+}
+
+// position returns where an instance stands and whether it is retired.
+func (w *worker) position(source string) (last position, back bool) {
+	if source == w.source {
+		return w.last, false
+	}
+	for _, old := range w.retired {
+		if old.source == source {
+			return old.last, true
+		}
+	}
+	return position{}, false
+}
+
+// heardBefore says whether the current instance was heard within StaleAfter
+// when l was received.
+func (w *worker) heardBefore(l *store.Load) bool {
+	return w.accepted != 0 && l.Received.Sub(w.accepted) < w.reg.opts.StaleAfter
+}
+
+// verdict is the outcome of a sequence.
+type verdict uint8
+
+const (
+	older verdict = iota
+	jumped
+	newer
+	rebased
+)
+
+func (v verdict) accepts() bool { return v >= newer }
+
+// judge compares the sequence of a report with where its instance stands, and
+// counts one that is not newer.
+func (w *worker) judge(last position, l *store.Load) verdict {
+	switch {
+	case last.known && l.Sequence <= last.sequence:
+		w.reg.metrics.oldSequence.Inc()
+		return older
+	case last.known && l.Sequence-last.sequence <= maxSequenceJump:
+		return newer
+	case l.Sequence > maxFirstSequence:
+		return jumped
+	case !last.known:
+		return newer
+	case w.heardBefore(l):
+		return jumped
+	}
+	return rebased
+}
+
+func jumpRefusal() *Refusal {
+	return &Refusal{Reason: ReasonSequenceJump, Message: "the sequence is too far above the last accepted one", Drop: true}
+}
+
+// accept moves the current instance to an accepted report.
+func (w *worker) accept(v verdict, l *store.Load) {
+	if v == rebased {
+		w.reg.metrics.rebased.Inc()
+	}
+	w.last = position{l.Sequence, true}
+	w.accepted = l.Received
+}
+
+// switchSource makes source the current instance and retires the one before.
+func (w *worker) switchSource(source string, last position) {
+	if source == w.source {
+		return
+	}
+	w.retired = slices.DeleteFunc(w.retired, func(old retiree) bool { return old.source == source })
+	if w.source != "" {
+		w.reg.metrics.takeovers.Inc()
+		if len(w.retired) >= maxRetired {
+			w.retired = slices.Delete(w.retired, 0, len(w.retired)-maxRetired+1)
+		}
+		w.retired = append(w.retired, retiree{w.source, w.last})
+	}
+	w.source, w.last = source, last
+}
+
+// attach gives the right to speak to a new binding.
+func (w *worker) attach(c bid) *Binding {
+	w.detach(superseded())
+	w.generation++
+	w.bound = &Binding{w: w, claim: c, generation: w.generation, ended: make(chan struct{})}
+	w.slot.Bind(w.stream(c.Peer.String()))
+	w.reg.metrics.bound.Inc()
+	return w.bound
+}
+
+func superseded() *Refusal {
+	return &Refusal{Reason: ReasonSuperseded, Message: "a newer stream speaks for the worker"}
+}
+
+// detach takes the right from the bound stream and says whether there was
+// one.
+func (w *worker) detach(why *Refusal) bool {
+	b := w.bound
+	if b == nil {
+		return false
+	}
+	w.bound, b.why = nil, why
+	close(b.ended)
+	w.reg.metrics.bound.Dec()
+	return true
+}
+
+// stream returns the worker's row of streams.
+func (w *worker) stream(peer string) store.Stream {
+	st := store.Stream{Row: w.slot.Row(), Source: w.source, Peer: peer, Generation: w.generation}
+	for _, old := range w.retired {
+		st.Retired = append(st.Retired, old.source)
+	}
+	return st
+}
+
+// end takes the right from whatever stream is bound, and says whether there
+// was one. The caller tells of it, once it holds no lock.
+func (w *worker) end(why *Refusal) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.detach(why)
+}
+
+// endIf takes the right from b if it has it, and has the engine asked early.
+func (w *worker) endIf(b *Binding, why *Refusal) {
+	w.mu.Lock()
+	mine := w.bound == b && w.detach(why)
+	if mine {
+		w.slot.Bind(w.stream(""))
+	}
+	w.mu.Unlock()
+	if mine {
+		w.reg.refuse(w, why)
+		poke(w.early)
+	}
+}
+
+// heard says whether a report was ever accepted.
+func (w *worker) heard() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.accepted != 0
+}
+
+// heardSince says whether a report was accepted since an instant.
+func (w *worker) heardSince(at store.Instant) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.accepted >= at
+}
+
+// settings returns what the registration needs to know.
+func (w *worker) settings() (WorkerSpec, *store.Worker) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.spec, w.def
+}
+
+// learn adds what was found out of the host's addresses. A nil list keeps the
+// last one.
+func (w *worker) learn(addrs []netip.Addr) {
+	if len(addrs) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.addrs = addrs
+}

@@ -1,0 +1,286 @@
+package registry
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/loadplane/loadplane/store"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+func TestParseWorkersFile(t *testing.T) {
+	got, err := parseWorkers([]byte(`
+workers:
+  - url: http://a:1/
+  - url: https://b
+    id: w2
+    role: decode
+    model: [m2, m1]
+    zone: z
+    dialect: none
+    peers: 10.0.0.0/8
+    label: {team: x}
+    draining: true
+    token_file: /t
+    ca_file: /c
+    interval: 2s
+`))
+	want := []WorkerSpec{
+		{ID: "http://a:1", URL: "http://a:1", Origin: "a:1", Role: store.RoleRegular},
+		{
+			ID: "w2", URL: "https://b", Origin: "b:443", Role: store.RoleDecode, Models: []string{"m1", "m2"}, Zone: "z",
+			Dialect: store.DialectNone, Peers: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+			Labels: map[string]string{"team": "x"}, Draining: true, TokenFile: "/t", CAFile: "/c", Interval: 2 * time.Second,
+		},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestParseWorkersFileRefuses(t *testing.T) {
+	for text, mention := range map[string]string{
+		"":                     "empty",
+		"# nothing":            "empty",
+		"{}":                   "no list",
+		"workers:":             "no list",
+		"workers: 5":           "workers file",
+		"workers: [":           "workers file",
+		"worker: []":           "worker",
+		"workers: [{}]":        "item 1: url",
+		"workers: [http://a]":  "workers file",
+		"workers: []\n---\nx":  "more than one document",
+		"{workers: [], x: 1}":  "x",
+		"workers: []\nworkers": "workers file",
+		"workers: [{url: 'http://a:1', colour: red}]":                  "colour",
+		"workers: [{url: 'http://a:1', role: x}]":                      "item 1: role",
+		"workers: [{url: 'http://a:1', draining: maybe}]":              "bool",
+		"workers: [{url: 'http://a:1', dialect: native}]":              `"native" is not supported`,
+		"workers: [{url: 'http://a:1'}, {url: 'http://A:1'}]":          "listed twice",
+		"workers: [{url: 'http://a:1', model: ['']}]":                  "item 1: model",
+		"workers: [{url: 'http://a:1', peers: [x]}]":                   "item 1: peers",
+		"workers: [{url: 'http://a:1', label: {'': x}}]":               "item 1: label",
+		"workers: [{url: 'http://a:1', label: {a: \"\\u202e\"}}]":      "printable",
+		"workers: [{url: 'http://a:1', url: 'http://b:1'}]":            "workers file",
+		"workers: [{url: 'http://a:1', interval: soon}]":               "duration",
+		"workers: [{url: 'http://a:1', zone: \"" + longZone() + "\"}]": "longer",
+	} {
+		if got, err := parseWorkers([]byte(text)); err == nil || !strings.Contains(err.Error(), mention) {
+			t.Errorf("%.60q: got %v, %v, want an error that mentions %q", text, got, err, mention)
+		}
+	}
+	if got, err := parseWorkers([]byte("workers: []")); err != nil || len(got) != 0 {
+		t.Errorf("an empty list: %v, %v", got, err)
+	}
+}
+
+func longZone() string { return strings.Repeat("z", maxZoneBytes+1) }
+
+func TestLoadWorkersFileIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.yaml")
+	writeFile(t, path, "workers: []\n#"+strings.Repeat("x", maxFileBytes))
+	if _, err := LoadWorkersFile(path); err == nil || !strings.Contains(err.Error(), "larger") {
+		t.Error(err)
+	}
+}
+
+func FuzzParseWorkers(f *testing.F) {
+	f.Add([]byte("workers: [{url: 'http://a:1', model: [a], peers: ::1, label: {a: b}}]"))
+	f.Add([]byte("workers: [&a {url: http://b}, *a]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		specs, err := parseWorkers(data)
+		if err != nil {
+			return
+		}
+		for _, s := range specs {
+			if s.ID == "" || s.Origin == "" || s.URL == "" {
+				t.Fatalf("%q gave %+v", data, s)
+			}
+		}
+	})
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// filePlane is a store and registry over a real workers file in real time.
+type filePlane struct {
+	*Registry
+	t  *testing.T
+	st *store.Store
+}
+
+func runWithFile(t *testing.T, path string) *filePlane {
+	t.Helper()
+	st := newStore(t)
+	opts := testOptions(st)
+	opts.WorkersFile = path
+	p := &filePlane{Registry: newRegistry(t, opts), t: t, st: st}
+	ctx, stop := context.WithCancel(context.Background())
+	var both sync.WaitGroup
+	both.Go(func() { _ = st.Run(ctx) })
+	both.Go(func() { _ = p.Run(ctx) })
+	t.Cleanup(func() { stop(); both.Wait() })
+	return p
+}
+
+// want waits until the store has these workers.
+func (p *filePlane) want(ids ...string) {
+	p.t.Helper()
+	limit := time.After(20 * time.Second)
+	for {
+		st, stale := p.st.Current()
+		var got []string
+		for _, e := range st.Entries {
+			got = append(got, e.Worker.ID)
+		}
+		if strings.Join(got, " ") == strings.Join(ids, " ") {
+			return
+		}
+		select {
+		case <-stale:
+		case <-limit:
+			p.t.Fatalf("workers %v, want %v", got, ids)
+		}
+	}
+}
+
+func list(hosts ...string) string {
+	text := "workers:\n"
+	for _, h := range hosts {
+		text += "  - {url: 'http://" + h + ":1', dialect: none}\n"
+	}
+	if len(hosts) == 0 {
+		text = "workers: []\n"
+	}
+	return text
+}
+
+// TestFileReloads: written in place, renamed over, emptied by an empty list,
+// and created again after a removal.
+func TestFileReloads(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "w.yaml")
+	writeFile(t, path, list("a"))
+	p := runWithFile(t, path)
+	p.want("http://a:1")
+	writeFile(t, path, list("a", "b"))
+	p.want("http://a:1", "http://b:1")
+	writeFile(t, path+".new", list("c"))
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	p.want("http://c:1")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, path, list("d"))
+	p.want("http://d:1")
+	writeFile(t, path, list())
+	p.want()
+}
+
+// TestFileSymlinkSwap replaces the folder behind a symlink, as Kubernetes
+// does for mounted maps.
+func TestFileSymlinkSwap(t *testing.T) {
+	dir := t.TempDir()
+	publish := func(version, text string) {
+		if err := os.Mkdir(filepath.Join(dir, version), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, filepath.Join(dir, version, "w.yaml"), text)
+		if err := os.Symlink(version, filepath.Join(dir, "..data_tmp")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("..v1", list("a"))
+	if err := os.Symlink(filepath.Join("..data", "w.yaml"), filepath.Join(dir, "w.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	p := runWithFile(t, filepath.Join(dir, "w.yaml"))
+	p.want("http://a:1")
+	for _, v := range []string{"b", "c"} {
+		publish("..v-"+v, list(v))
+		p.want("http://" + v + ":1")
+	}
+	writeFile(t, filepath.Join(dir, "..v-c", "w.yaml"), list("d"))
+	p.want("http://d:1")
+}
+
+// TestBrokenFileKeepsTheLastList: no removal and no new version come of a
+// file that cannot be used.
+func TestBrokenFileKeepsTheLastList(t *testing.T) {
+	inBubbleWith(t, func(o *Options) {
+		o.WorkersFile = filepath.Join(t.TempDir(), "w.yaml")
+		writeFile(t, o.WorkersFile, list("a", "b"))
+	}, func(p *plane) {
+		path := p.opts.WorkersFile
+		p.reconcile(func(*worker, time.Duration) {})
+		ctx, stop := context.WithCancel(p.t.Context())
+		done := make(chan error)
+		go func() { done <- p.st.Run(ctx) }()
+		p.close = func() { stop(); <-done }
+		p.settle()
+		before, _ := p.st.Current()
+		for i, text := range []string{"", list("a") + "  - {url: 'http://b:1', role: nosuch}\n", "workers:", "\x00"} {
+			writeFile(t, path, text)
+			if p.reload() {
+				t.Errorf("%q replaced the list", text)
+			}
+			p.reconcile(func(*worker, time.Duration) {})
+			p.settle()
+			if after, _ := p.st.Current(); after.Version != before.Version || len(after.Entries) != 2 {
+				t.Errorf("%q: version %d -> %d, %d workers", text, before.Version, after.Version, len(after.Entries))
+			}
+			if p.st.DiscoveryError() == "" || testutil.ToFloat64(p.metrics.fileErrors) != float64(i+1) || testutil.ToFloat64(p.metrics.fileFailing) != 1 {
+				t.Errorf("%q: error %v, counted %v", text, p.st.DiscoveryError(), testutil.ToFloat64(p.metrics.fileErrors))
+			}
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		if p.reload() || p.st.DiscoveryError() == "" {
+			t.Error("a missing file is no error")
+		}
+		writeFile(t, path, list("a"))
+		if !p.reload() || p.st.DiscoveryError() != "" || testutil.ToFloat64(p.metrics.fileFailing) != 0 {
+			t.Errorf("the good file was not used: %v", p.st.DiscoveryError())
+		}
+	})
+}
+
+func TestFileWithAnIntervalTooLongIsNotUsed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.yaml")
+	writeFile(t, path, "workers: [{url: 'http://a:1', interval: 1m}]")
+	opts := testOptions(newStore(t))
+	opts.WorkersFile = path
+	if _, err := New(opts); err == nil || !strings.Contains(err.Error(), "lease") {
+		t.Error(err)
+	}
+}
+
+// A pipe that nobody writes to is refused at once.
+func TestWorkersFileMustBeAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Skip("no named pipes here:", err)
+	}
+	if _, err := LoadWorkersFile(path); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a pipe as workers file: %v", err)
+	}
+}
