@@ -1,0 +1,130 @@
+package api
+
+import (
+	"errors"
+
+	"github.com/loadplane/loadplane/store"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// class is the kind of an answer to a snapshot request.
+type class string
+
+const (
+	class2xx class = "2xx"
+	class4xx class = "4xx"
+	class5xx class = "5xx"
+)
+
+// counters are the counters of one label, of which all values are known.
+type counters[T ~string] struct {
+	*prometheus.CounterVec
+	byValue map[T]prometheus.Counter
+}
+
+func newCounters[T ~string](opts prometheus.CounterOpts, label string, values ...T) counters[T] {
+	c := counters[T]{prometheus.NewCounterVec(opts, []string{label}), make(map[T]prometheus.Counter)}
+	for _, v := range values {
+		// It fails only for another number of labels or invalid UTF-8.
+		c.byValue[v] = c.With(prometheus.Labels{label: string(v)})
+	}
+	return c
+}
+
+// of returns the counter of a value that the counters were made with.
+func (c counters[T]) of(v T) prometheus.Counter { return c.byValue[v] }
+
+// metrics are what the package counts. They are safe for concurrent use.
+type metrics struct {
+	sent     counters[kind]
+	failed   counters[store.Reason]
+	refused  counters[store.Reason]
+	requests counters[class]
+	bytes    prometheus.Counter
+	delay    prometheus.Histogram
+}
+
+func newMetrics(reg prometheus.Registerer, a *API) (*metrics, error) {
+	m := &metrics{
+		sent: newCounters(prometheus.CounterOpts{
+			Name: "loadplane_api_messages_sent_total", Help: "Messages of watches sent, by type.",
+		}, "type", kindFull, kindHeartbeat, kindGoAway),
+		failed: newCounters(prometheus.CounterOpts{
+			Name: "loadplane_api_sends_failed_total", Help: "Messages of watches not sent, by reason; the watch ended.",
+		}, "reason", ReasonDeadline, ReasonClient),
+		refused: newCounters(prometheus.CounterOpts{
+			Name: "loadplane_api_refused_total", Help: "Requests refused, by reason.",
+		}, "reason", ReasonTooManyWatchers, ReasonWatchRate, ReasonTooManyWatchesPerConnection, ReasonDraining, ReasonNotBuilt, ReasonUnknownParameter),
+		requests: newCounters(prometheus.CounterOpts{
+			Name: "loadplane_api_snapshot_requests_total", Help: "Requests for one snapshot, by class of the answer.",
+		}, "code", class2xx, class4xx, class5xx),
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "loadplane_api_sent_bytes_total", Help: "Bytes of watches sent, before TLS and HTTP framing.",
+		}),
+		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "loadplane_api_publish_to_send_seconds",
+			Help:    "Time from the commit of a version until it was sent to a watcher that waited for it.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
+		}),
+	}
+	return m, register(reg, m.sent, m.failed, m.refused, m.requests, m.bytes, m.delay, newGauges(a))
+}
+
+func register(reg prometheus.Registerer, all ...prometheus.Collector) error {
+	if reg == nil {
+		return nil
+	}
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, reg.Register(c))
+	}
+	return errors.Join(errs...)
+}
+
+// gauges reads the view when it is asked. It is safe for concurrent use.
+type gauges struct {
+	api                                 *API
+	watchers, workers, version, warming *prometheus.Desc
+}
+
+func newGauges(a *API) *gauges {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("loadplane_api_"+name, help, labels, nil)
+	}
+	return &gauges{
+		api:      a,
+		watchers: desc("watchers", "Watches that are open."),
+		workers:  desc("workers", "Workers in the view, by freshness.", "freshness"),
+		version:  desc("snapshot_version", "Version of the view."),
+		warming:  desc("warming", "1 while expected workers were not yet heard."),
+	}
+}
+
+// Describe sends the descriptions.
+func (g *gauges) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{g.watchers, g.workers, g.version, g.warming} {
+		out <- d
+	}
+}
+
+// Collect sends the values of the newest view.
+func (g *gauges) Collect(out chan<- prometheus.Metric) {
+	state, _ := g.api.store.Current()
+	counts := make(map[store.Freshness]int)
+	for _, e := range state.Entries {
+		counts[e.Freshness]++
+	}
+	send := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, f := range []store.Freshness{store.Fresh, store.Stale, store.Missing, store.Unreachable} {
+		send(g.workers, float64(counts[f]), f.String())
+	}
+	warming := 0.0
+	if state.Warming {
+		warming = 1
+	}
+	send(g.warming, warming)
+	send(g.version, float64(state.Version))
+	send(g.watchers, float64(g.api.gate.open.Load()))
+}

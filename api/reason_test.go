@@ -1,0 +1,135 @@
+package api_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loadplane/loadplane/api"
+	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
+	"github.com/loadplane/loadplane/store"
+)
+
+// TestEveryReason provokes each declared reason and finds it counted, or, for
+// the checks of readiness, listed.
+func TestEveryReason(t *testing.T) {
+	one := func(s *setup) { s.api.MaxWatchers, s.api.MaxWatchesPerConnection = 2, 1 }
+	twoWatches := func(p *plane, second func() *stream) {
+		first := p.snapshots()
+		p.watch(first, &pb.WatchSnapshotsRequest{}).full()
+		if second != nil {
+			second().full()
+		}
+		p.watch(first, &pb.WatchSnapshotsRequest{}).Receive()
+	}
+	const refused, failed, ready = "loadplane_api_refused_total", "loadplane_api_sends_failed_total", ""
+	provoked := map[store.Reason]struct {
+		seenIn  string
+		provoke func(p *plane)
+	}{
+		api.ReasonTooManyWatchesPerConnection: {refused, func(p *plane) { twoWatches(p, nil) }},
+		api.ReasonTooManyWatchers: {refused, func(p *plane) {
+			twoWatches(p, func() *stream { return p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{}) })
+		}},
+		api.ReasonWatchRate: {refused, func(p *plane) {
+			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{}).full()
+			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{}).Receive()
+		}},
+		api.ReasonDraining: {refused, func(p *plane) {
+			p.api.Drain("")
+			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{}).Receive()
+		}},
+		api.ReasonNotBuilt: {refused, func(p *plane) {
+			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{FullOnly: true}).Receive()
+		}},
+		api.ReasonUnknownParameter: {refused, func(p *plane) { p.do(p.client(false), http.MethodGet, "/v1/load_monitor/snapshot?x=1") }},
+		api.ReasonDeadline:         {failed, func(p *plane) { p.stall(6*time.Second, false) }},
+		api.ReasonClient:           {failed, func(p *plane) { p.stall(time.Second, true) }},
+		api.ReasonWarming:          {ready, func(*plane) {}},
+		api.ReasonStoreStalled: {ready, func(p *plane) {
+			p.stopStore()
+			p.after(5 * time.Second)
+		}},
+	}
+	for _, reason := range declared(t) {
+		c, ok := provoked[reason]
+		if !ok {
+			t.Errorf("nothing provokes %s", reason)
+			continue
+		}
+		t.Run(string(reason), func(t *testing.T) {
+			run, change := inBubble, one
+			if reason == api.ReasonWatchRate { // of peers that have an address
+				run, change = onLoopback, func(s *setup) {
+					s.api.WatchBurst, s.api.WatchesPerSecond = 1, 1e-9
+					s.api.Exempt = func(netip.Addr) bool { return false }
+				}
+			}
+			run(t, change, func(p *plane) {
+				c.provoke(p)
+				if c.seenIn == ready {
+					if body := p.ops("/readyz").body; !strings.Contains(body, strconv.Quote(string(reason))) {
+						p.Errorf("not listed: %s", body)
+					}
+					return
+				}
+				if got := p.metric(c.seenIn, string(reason)); got != 1 {
+					p.Errorf("counted %v times, want once", got)
+				}
+			})
+		})
+	}
+}
+
+// stall opens a watch that does not read, lets d pass, and perhaps hangs up.
+func (p *plane) stall(d time.Duration, hangUp bool) {
+	p.add(newWorker("a:30000"))
+	p.report("a:30000", 1, 0, 512)
+	p.after(settle)
+	conn, err := p.dial(p.Context())
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(func() { _ = conn.Close() })
+	if _, err := io.WriteString(conn, "GET /v1/load_monitor/watch HTTP/1.1\r\nHost: plane\r\n\r\n"); err != nil {
+		p.Fatal(err)
+	}
+	p.after(d)
+	if hangUp {
+		_ = conn.Close()
+		p.after(0)
+	}
+}
+
+// declared returns the words of the constants in reason.go.
+func declared(t *testing.T) []store.Reason {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words []store.Reason
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		word, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		words = append(words, store.Reason(word))
+		return true
+	})
+	if len(words) < 9 {
+		t.Fatalf("found %v", words)
+	}
+	return words
+}

@@ -1,0 +1,186 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/loadplane/loadplane/api/frame"
+	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
+	"github.com/loadplane/loadplane/store/snapshot"
+	"google.golang.org/protobuf/proto"
+)
+
+// snapshotService is loadplane.v1.SnapshotService.
+type snapshotService struct{ *API }
+
+// WatchSnapshots sends the view and its changes until either side ends it.
+func (s snapshotService) WatchSnapshots(ctx context.Context, req *pb.WatchSnapshotsRequest, stream *connect.ServerStream[pb.WatchSnapshotsResponse]) error {
+	leave, refused := s.admit(ctx)
+	if refused != nil {
+		return refused.rpc()
+	}
+	defer leave()
+	if refused := s.checkWatch(req); refused != nil {
+		return refused.rpc()
+	}
+	w := &watch{
+		api:       s.API,
+		out:       writerOf(ctx),
+		heartbeat: s.grant(time.Duration(req.GetHeartbeatIntervalMs()) * time.Millisecond),
+		encode:    func(u update) error { return stream.Conn().Send(s.frame(u)) },
+	}
+	return rpcError(w.run(ctx))
+}
+
+func rpcError(err error) error {
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused):
+		return refused.rpc()
+	case errors.Is(err, errCut):
+		return connect.NewError(connect.CodeUnavailable, err)
+	}
+	return err
+}
+
+// GetSnapshot returns what the first message of a watch would carry.
+func (s snapshotService) GetSnapshot(ctx context.Context, req *pb.GetSnapshotRequest) (*pb.GetSnapshotResponse, error) {
+	if refused := s.checkSelection(req.GetFilter(), req.GetDetail()); refused != nil {
+		s.metrics.requests.of(class4xx).Inc()
+		return nil, refused.rpc()
+	}
+	view, _ := s.snapshots.Fresh(ctx)
+	m, err := s.frame(update{kind: kindFull, view: view, heartbeat: s.grant(0)}).Message()
+	if err != nil {
+		s.metrics.requests.of(class5xx).Inc()
+		s.opts.Logger.Error("snapshot could not be encoded", "error", err)
+		return nil, connect.NewError(connect.CodeInternal, errors.New("the snapshot could not be encoded"))
+	}
+	s.metrics.requests.of(class2xx).Inc()
+	return &pb.GetSnapshotResponse{Snapshot: m}, nil
+}
+
+// checkWatch refuses what is in the messages but not yet built.
+func (a *API) checkWatch(req *pb.WatchSnapshotsRequest) *refusal {
+	if refused := a.checkSelection(req.GetFilter(), req.GetDetail()); refused != nil {
+		return refused
+	}
+	if req.GetMinIntervalMs() != 0 {
+		return a.notBuilt("min_interval_ms")
+	}
+	if req.GetFullOnly() {
+		return a.notBuilt("full_only")
+	}
+	return nil
+}
+
+func (a *API) checkSelection(f *pb.Filter, d pb.Detail) *refusal {
+	if proto.Size(f) > 0 {
+		return a.notBuilt("filter")
+	}
+	if d != pb.Detail_DETAIL_UNSPECIFIED && d != pb.Detail_DETAIL_RANKS {
+		return a.notBuilt("detail")
+	}
+	return nil
+}
+
+func (a *API) notBuilt(field string) *refusal {
+	a.metrics.refused.of(ReasonNotBuilt).Inc()
+	return refuseArgument(ReasonNotBuilt, fmt.Sprintf("%s is not supported by this version", field))
+}
+
+// frame encodes u. Only its head is its own.
+func (a *API) frame(u update) *frame.Frame {
+	f := &frame.Frame{Head: a.head(u), Liveness: a.shared.Liveness(u.view, u.since)}
+	switch u.kind {
+	case kindFull:
+		f.Event = a.shared.Full(u.view.Snapshot)
+	case kindHeartbeat:
+		f.Head.Event = &pb.WatchSnapshotsResponse_Heartbeat{Heartbeat: &pb.Heartbeat{}}
+	case kindGoAway:
+		f.Head.Event = &pb.WatchSnapshotsResponse_GoAway{GoAway: &pb.GoAway{
+			ReconnectWithinMs: uint32(reconnectWithin.Milliseconds()), Reason: u.why,
+		}}
+	}
+	return f
+}
+
+func (a *API) head(u update) *pb.WatchSnapshotsResponse {
+	v := u.view
+	return &pb.WatchSnapshotsResponse{
+		Cursor:              &pb.Cursor{Lineage: v.Lineage, Epoch: v.Epoch, Version: v.Version},
+		Warming:             v.Warming,
+		PublishedUnixMs:     v.Published.UnixMilli(),
+		ServerUnixMs:        time.Now().UnixMilli(),
+		ServerClockMs:       a.clock.Now().Milliseconds(),
+		HeartbeatIntervalMs: uint32(u.heartbeat.Milliseconds()),
+		Digest:              v.Digest,
+		StaleAfterMs:        uint32(a.stale.Milliseconds()),
+		ServerId:            a.opts.ServerID,
+	}
+}
+
+// workerService is loadplane.v1.WorkerService.
+type workerService struct{ *API }
+
+// ListWorkers returns the discovered workers and the state of the way to them.
+func (s workerService) ListWorkers(ctx context.Context, _ *pb.ListWorkersRequest) (*pb.ListWorkersResponse, error) {
+	view, _ := s.snapshots.Fresh(ctx)
+	res := &pb.ListWorkersResponse{Workers: make([]*pb.WorkerInfo, 0, len(view.Workers))}
+	for i, w := range view.Workers {
+		info, err := s.info(w, view.Receipts[i])
+		if err != nil {
+			s.opts.Logger.Error("worker could not be encoded", "worker_id", w.Worker.ID, "error", err)
+			return nil, connect.NewError(connect.CodeInternal, errors.New("a worker could not be encoded"))
+		}
+		res.Workers = append(res.Workers, info)
+	}
+	res.DiscoveryError = known(s.store.DiscoveryError())
+	return res, nil
+}
+
+func (s workerService) info(w *snapshot.Worker, r *snapshot.Receipt) (*pb.WorkerInfo, error) {
+	m := new(pb.Worker)
+	if err := proto.Unmarshal(w.Encoded, m); err != nil {
+		return nil, err
+	}
+	m.Ranks = nil
+	info := &pb.WorkerInfo{Worker: m, DiscoveredBy: w.Worker.DiscoveredBy}
+	s.addWay(info, w.Row)
+	if r == nil {
+		return info, nil
+	}
+	info.AgeMs = proto.Uint64(uint64(max(0, s.clock.Now().Sub(r.Received).Milliseconds())))
+	if r.ReportUnixMs >= 0 {
+		info.ClockSkewMs = proto.Int64(r.ReportUnixMs - r.ReceivedUnixMs)
+	}
+	return info, nil
+}
+
+// addWay adds what the streams and diagnostics tables say of a worker.
+func (s workerService) addWay(info *pb.WorkerInfo, row uint32) {
+	stream, diag, ok := s.store.Inspect(row)
+	if !ok {
+		return
+	}
+	info.Registration = diag.Registration
+	info.RegistrationError = known(diag.RegistrationError)
+	info.Peer = known(stream.Peer)
+	info.Refused = diag.Refused
+	info.LastRefusal = known(string(diag.LastRefusal))
+	info.LastRefusalDetail = known(diag.LastRefusalDetail)
+	info.RegistrationHttpStatus = known(uint32(diag.RegistrationStatus))
+	info.NextRegistrationMs = known(diag.NextRegistration.Milliseconds())
+}
+
+// known returns nil for the zero value, which stands for unknown.
+func known[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
