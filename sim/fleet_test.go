@@ -1,0 +1,200 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "github.com/loadplane/loadplane/proto/router/loadmonitor/v1"
+)
+
+func TestOptionsAreChecked(t *testing.T) {
+	tests := map[string]Options{
+		"Engines is -1":      {Engines: -1},
+		"Engines is 10001":   {Engines: 10_001},
+		"Ranks is -2":        {Ranks: -2},
+		"Ranks is 4097":      {Ranks: 4097},
+		"BasePort is -1":     {BasePort: -1},
+		"BasePort is 65530":  {BasePort: 65_530},
+		"FirstSample is -1s": {FirstSample: -time.Second},
+		"unknown fault":      {Faults: []Fault{{Kind: "x"}}},
+		"engine 8 of 8":      {Faults: []Fault{{Kind: FaultFreeze, Engine: 8}}},
+		"engine is negative": {Faults: []Fault{{Kind: FaultFreeze, Engine: -2}}},
+		"engine 0 cannot":    {Listen: "nowhere"},
+	}
+	for want, opts := range tests {
+		opts.Logger = quiet()
+		if _, err := newFleet(opts, newMemNet().network()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v gives %v, want %s", opts, err, want)
+		}
+	}
+}
+
+func TestAFailedNewGivesItsListenersBack(t *testing.T) {
+	n := newMemNet()
+	if _, err := n.listen("127.0.0.1:30002"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newFleet(Options{Engines: 3, BasePort: 30_000, Logger: quiet()}, n.network()); err == nil {
+		t.Fatal("a taken port is no error")
+	}
+	if len(n.listeners) != 1 {
+		t.Errorf("%d listeners left", len(n.listeners))
+	}
+}
+
+func TestWorkersOfAMixedFleet(t *testing.T) {
+	n := newMemNet()
+	f, err := newFleet(Options{Engines: 5, BasePort: 30_000, Mixed: true, Zones: []string{"a", "b"}, Logger: quiet()}, n.network())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"http://127.0.0.1:30000,role=plain,model=sim-model,zone=a",
+		"http://127.0.0.1:30001,role=prefill,model=sim-model,zone=b",
+		"http://127.0.0.1:30002,role=decode,model=sim-model,zone=a",
+		"http://127.0.0.1:30003,role=plain,model=sim-model,zone=b",
+		"http://127.0.0.1:30004,role=plain,model=sim-model,zone=a",
+	}
+	for i, w := range f.Workers() {
+		if w.Flag() != want[i] || f.URLs()[i] != w.URL || f.Engines()[i].Info() != w {
+			t.Errorf("worker %d is %q, URL %q", i, w.Flag(), f.URLs()[i])
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Run(ended); err != nil || len(n.listeners) != 0 {
+		t.Errorf("after Run with an ended context: %v, %d listeners", err, len(n.listeners))
+	}
+}
+
+// memClient calls engines over the network in memory.
+func memClient(n *memNet) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return n.dial(ctx, address)
+		},
+	}}
+}
+
+func TestDownClosesTheListenerForAWhile(t *testing.T) {
+	faults := []Fault{{Kind: FaultDown, After: time.Second, For: 2 * time.Second}}
+	inBubble(t, Options{Faults: faults}, func(b *bench) {
+		p := b.plane(7401, nil)
+		b.register(7401, 500, 60_000)
+		up := func() bool {
+			r, err := memClient(b.net).Get(b.fleet.URLs()[0] + "/health")
+			if err == nil {
+				_ = r.Body.Close()
+			}
+			return err == nil
+		}
+		for _, step := range []struct {
+			at   time.Duration
+			want bool
+		}{{0, true}, {999 * ms, true}, {1001 * ms, false}, {2999 * ms, false}, {3001 * ms, true}} {
+			b.pass(step.at - time.Since(b.start))
+			if got := up(); got != step.want {
+				t.Errorf("up at %v: %v", step.at, got)
+			}
+		}
+		if len(p.ends()) != 0 || len(p.reports()) != 7 {
+			t.Errorf("%d reports, ends %v: streams must go on", len(p.reports()), p.ends())
+		}
+	})
+}
+
+func TestAnEngineListensAgainWhenItsPortIsFree(t *testing.T) {
+	inBubble(t, Options{}, func(b *bench) {
+		b.engine().SetFault(Fault{Kind: FaultDown})
+		synctest.Wait()
+		taken, err := b.net.listen(strings.TrimPrefix(b.fleet.URLs()[0], "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.engine().ClearFault(FaultDown)
+		b.pass(1500 * ms)
+		_ = taken.Close()
+		b.pass(1000 * ms)
+		r, err := memClient(b.net).Get(b.fleet.URLs()[0] + "/health")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+	})
+}
+
+func TestRunEndsWhileAnswersAreDelayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newMemNet()
+		f, err := newFleet(Options{Engines: 1, Logger: quiet(), Faults: []Fault{{Kind: FaultSlow, Delay: time.Hour}}}, n.network())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() { _ = f.Run(ctx) })
+		synctest.Wait()
+		group.Go(func() {
+			r, err := memClient(n).Post(f.URLs()[0]+startReportingPath, "application/json", strings.NewReader(valid))
+			if err == nil {
+				_ = r.Body.Close()
+			}
+		})
+		synctest.Wait()
+		begun := time.Now()
+		cancel()
+		group.Wait()
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("ending took %v", took)
+		}
+	})
+}
+
+func TestFleetOverRealSockets(t *testing.T) {
+	f, err := New(Options{Engines: 2, Ranks: 2, Mixed: true, Logger: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() { _ = f.Run(ctx) })
+	defer group.Wait()
+	defer cancel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startPlane(t, l, nil)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	body := fmt.Sprintf(`{"ip":"127.0.0.1","port":%d,"report_interval_ms":20,"lease_ttl_ms":60000}`, l.Addr().(*net.TCPAddr).Port)
+	for _, url := range f.URLs() {
+		r, err := client.Post(url+startReportingPath, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			t.Fatalf("%d %s", r.StatusCode, text)
+		}
+	}
+	for range 20 {
+		<-p.notify
+	}
+	roles := map[string]pb.WorkerType{}
+	for _, a := range p.reports() {
+		roles[a.report.Worker.WorkerAddr] = a.report.Worker.WorkerType
+	}
+	if len(roles) != 2 || roles[f.URLs()[0]] != pb.WorkerType_WORKER_TYPE_REGULAR || roles[f.URLs()[1]] != pb.WorkerType_WORKER_TYPE_PREFILL {
+		t.Errorf("reports of %v, engines %v", roles, f.URLs())
+	}
+}
