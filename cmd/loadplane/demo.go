@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/loadplane/loadplane/cmd/loadplane/remote"
+	"github.com/loadplane/loadplane/service"
+	"github.com/loadplane/loadplane/service/config"
+	"github.com/loadplane/loadplane/sim"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+)
+
+func (a *app) demoCommand() *cobra.Command {
+	var f fleetFlags
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run the plane and a fleet of simulated engines in one process",
+		Long: `Run the plane and a fleet of simulated engines in one process, over real
+sockets, until SIGINT or SIGTERM. All flags of serve work here too.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(cmd.Flags(), a.environ)
+			if err != nil {
+				return err
+			}
+			opts, err := f.options()
+			if err != nil {
+				return err
+			}
+			return a.demo(cmd.Context(), cfg, opts)
+		},
+	}
+	config.RegisterFlags(cmd.Flags())
+	f.register(cmd.Flags())
+	return cmd
+}
+
+func (a *app) demo(ctx context.Context, cfg config.Config, opts sim.Options) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	logger := a.newLogger(cfg.LogLevel, cfg.LogFormat)
+	limitMemory(cfg, logger)
+	opts.Logger = logger.With("part", "sim")
+	fleet, err := sim.New(opts)
+	if err != nil {
+		return usageError{err}
+	}
+	for _, w := range fleet.Workers() {
+		cfg.Worker = append(cfg.Worker, w.Flag())
+	}
+	s, err := service.New(cfg, service.Options{Logger: logger, Version: versionText()})
+	if err != nil {
+		discard(fleet)
+		return err
+	}
+	fmt.Fprint(a.out, demoText(s, cfg, opts))
+	return runBoth(ctx, s, fleet, logger)
+}
+
+// runBoth stops the engines after the plane has drained, so that it drains
+// with open streams.
+func runBoth(ctx context.Context, s *service.Service, fleet *sim.Fleet, logger *slog.Logger) error {
+	engines, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var group errgroup.Group
+	group.Go(func() error { return fleet.Run(engines) })
+	err := s.Run(ctx)
+	stop()
+	err = errors.Join(err, group.Wait())
+	logger.Debug("demo stopped")
+	return err
+}
+
+// demoText says what to open and what to paste.
+func demoText(s *service.Service, cfg config.Config, opts sim.Options) string {
+	api, _, ops := s.Addrs()
+	apiURL, opsURL := listenerURL(s, config.API, api.String()), listenerURL(s, config.Ops, ops.String())
+	curl, flags := "curl -s", ""
+	if cfg.APITokenFile != "" {
+		curl += ` -H "Authorization: Bearer $(cat ` + cfg.APITokenFile + `)"`
+		flags = " --token-file " + cfg.APITokenFile
+	}
+	if cfg.TLSCert != "" {
+		curl += " --cacert " + cfg.TLSCert
+		flags += " --ca " + cfg.TLSCert
+	}
+	if apiURL != remote.DefaultServer {
+		flags = " --server " + apiURL + flags
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "loadplane demo: %d engines x %d ranks\n\n", opts.Engines, opts.Ranks)
+	fmt.Fprintf(&b, "  API      %s/\n", apiURL)
+	fmt.Fprintf(&b, "  ops      %s/metrics\n\n", opsURL)
+	fmt.Fprintf(&b, "Paste one of these into another terminal:\n\n")
+	fmt.Fprintf(&b, "  %s %s/v1/load_monitor/snapshot\n", curl, apiURL)
+	fmt.Fprintf(&b, "  %s -N %s/v1/load_monitor/watch\n", curl, apiURL)
+	fmt.Fprintf(&b, "  %s %s/metrics\n", curl, opsURL)
+	fmt.Fprintf(&b, "  %s %s/readyz\n", curl, opsURL)
+	fmt.Fprintf(&b, "  bin/loadplane watch%s\n", flags)
+	fmt.Fprintf(&b, "  bin/loadplane snapshot%s\n\n", flags)
+	fmt.Fprintf(&b, "Ctrl-C stops it.\n\n")
+	return b.String()
+}
+
+func listenerURL(s *service.Service, l config.Listener, addr string) string {
+	if s.TLS(l) {
+		return "https://" + addr
+	}
+	return "http://" + addr
+}

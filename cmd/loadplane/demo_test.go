@@ -1,0 +1,178 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+func startDemo(t *testing.T, args ...string) (demo *command, api, ops string) {
+	t.Helper()
+	args = append([]string{"demo", "--api-listen=127.0.0.1:0", "--ingest-listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0"}, args...)
+	demo = start(t, nil, args...)
+	text := demo.out.await(soon(t), t, func(s string) bool { return strings.Contains(s, "Ctrl-C") })
+	find := func(pattern string) string { return regexp.MustCompile(pattern).FindStringSubmatch(text)[1] }
+	return demo, find(`API +(http\S+)/`), find(`ops +(http\S+)/metrics`)
+}
+
+func TestDemoAndItsClients(t *testing.T) {
+	demo, api, ops := startDemo(t, "--engines=3", "--ranks=2", "--mixed")
+	awaitFresh(t, api, 3)
+
+	t.Run("block", func(t *testing.T) {
+		text := demo.out.String()
+		requireWidth(t, text)
+		for _, want := range []string{
+			"3 engines x 2 ranks", "curl -s " + api + "/v1/load_monitor/snapshot", "curl -s -N " + api + "/v1/load_monitor/watch",
+			"curl -s " + ops + "/metrics", "curl -s " + ops + "/readyz", "bin/loadplane watch --server " + api,
+		} {
+			if !strings.Contains(text, want) {
+				t.Errorf("it lacks %q:\n%s", want, text)
+			}
+		}
+	})
+	t.Run("links", func(t *testing.T) {
+		transport := &http.Transport{}
+		defer transport.CloseIdleConnections()
+		hc := &http.Client{Transport: transport}
+		for _, url := range []string{api + "/", api + "/v1/load_monitor/snapshot", ops + "/metrics", ops + "/readyz"} {
+			resp, err := hc.Get(url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: %s", url, resp.Status)
+			}
+			_ = resp.Body.Close()
+		}
+	})
+	t.Run("snapshot", func(t *testing.T) {
+		code, out, err := run(t, "snapshot", "--server="+api)
+		if code != exitOK || !strings.Contains(out, "3 workers: fresh=3 stale=0 missing=0 unreachable=0") || len(strings.Split(out, "\n")) != 6 {
+			t.Errorf("exit %d: %s\n%s", code, err, out)
+		}
+		if !regexp.MustCompile(`(?m)^127\.0\.0\.1:\d+ +prefill +fresh +2 +\d+ +\d+ +\d+% +\d+m?s$`).MatchString(out) {
+			t.Errorf("no line for the prefill engine:\n%s", out)
+		}
+		requireWidth(t, out)
+	})
+	t.Run("snapshot wide", func(t *testing.T) {
+		code, out, _ := run(t, "snapshot", "--server="+api, "-o", "wide")
+		if code != exitOK || !strings.Contains(out, "SOURCE") || !strings.Contains(out, "sim-model") || !strings.Contains(out, "push") {
+			t.Errorf("exit %d:\n%s", code, out)
+		}
+	})
+	t.Run("snapshot json", func(t *testing.T) {
+		_, out, _ := run(t, "snapshot", "--server="+api, "-o", "json")
+		requireWorkers(t, json.Unmarshal, out)
+	})
+	t.Run("snapshot yaml", func(t *testing.T) {
+		_, out, _ := run(t, "snapshot", "--server="+api, "-o", "yaml")
+		requireWorkers(t, yaml.Unmarshal, out)
+		if strings.Contains(out, "{\"") {
+			t.Errorf("YAML in flow style:\n%s", out)
+		}
+	})
+	t.Run("workers", func(t *testing.T) {
+		code, out, err := run(t, "workers", "list", "--server="+api)
+		if code != exitOK || strings.Count(out, "registered") != 3 || strings.Count(out, "flag") != 3 {
+			t.Errorf("exit %d: %s\n%s", code, err, out)
+		}
+		requireWidth(t, out)
+		_, out, _ = run(t, "workers", "list", "--server="+api, "-o", "wide")
+		if !strings.Contains(out, "PEER") || strings.Count(out, " 200 ") != 3 {
+			t.Errorf("wide:\n%s", out)
+		}
+	})
+	t.Run("wrong port", func(t *testing.T) {
+		code, _, err := run(t, "snapshot", "--server="+ops)
+		if code != exitFailure || !strings.Contains(err, "is not the API of a plane") {
+			t.Errorf("exit %d: %s", code, err)
+		}
+	})
+	t.Run("TLS to plaintext", func(t *testing.T) {
+		code, _, err := run(t, "snapshot", "--server="+strings.Replace(api, "http:", "https:", 1))
+		if code != exitFailure || !strings.Contains(err, "does not speak TLS") {
+			t.Errorf("exit %d: %s", code, err)
+		}
+	})
+	t.Run("taken port", func(t *testing.T) {
+		code, _, err := run(t, "demo", "--engines=1", "--api-listen="+strings.TrimPrefix(api, "http://"), "--ingest-listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0")
+		if code != exitUsage || !strings.Contains(err, "--api-listen") || !strings.Contains(err, "in use") {
+			t.Errorf("exit %d: %s", code, err)
+		}
+	})
+	t.Run("watch until the plane stops", func(t *testing.T) {
+		table, lines := start(t, nil, "watch", "--server="+api), start(t, nil, "watch", "--server="+api, "-o", "json")
+		table.out.await(soon(t), t, regexp.MustCompile(`v\d+ +(full|delta) +fresh=3 stale=0 missing=0 unreachable=0 changed=\d`).MatchString)
+		lines.out.await(soon(t), t, func(s string) bool { return strings.Contains(s, "\n") })
+		demo.stop()
+		for _, w := range []*command{table, lines} {
+			if code := w.wait(t); code != exitFailure || !strings.Contains(w.err.String(), "ended the watch: ") || !strings.Contains(w.err.String(), "shutting down") {
+				t.Errorf("exit %d: %s", code, w.err)
+			}
+		}
+		requireWidth(t, strings.ReplaceAll(table.out.String(), "unreachable=0 changed", "u=0 c"))
+		for line := range strings.Lines(lines.out.String()) {
+			if !json.Valid([]byte(line)) {
+				t.Errorf("no JSON: %s", line)
+			}
+		}
+		if code := demo.wait(t); code != exitOK {
+			t.Errorf("demo exits with %d:\n%s", code, demo.err)
+		}
+	})
+}
+
+func requireWorkers(t *testing.T, unmarshal func([]byte, any) error, out string) {
+	t.Helper()
+	var doc struct {
+		Snapshot struct {
+			Full struct{ Workers []map[string]any }
+		}
+	}
+	if err := unmarshal([]byte(out), &doc); err != nil || len(doc.Snapshot.Full.Workers) != 3 {
+		t.Fatalf("error %v:\n%s", err, out)
+	}
+	for _, w := range doc.Snapshot.Full.Workers {
+		if w["freshness"] != "FRESHNESS_FRESH" {
+			t.Errorf("a worker is %v", w["freshness"])
+		}
+	}
+}
+
+func TestDemoWithAToken(t *testing.T) {
+	token, wrong := writeFile(t, "token", canary+"\n"), writeFile(t, "wrong", "x")
+	demo, api, _ := startDemo(t, "--engines=1", "--ranks=1", "--api-token-file="+token, "--log-level=debug")
+	for _, c := range []struct {
+		flags []string
+		code  int
+		want  string
+	}{
+		{nil, exitFailure, "give the token with --token-file"},
+		{[]string{"--token-file=" + wrong}, exitFailure, "does not accept the token in " + wrong},
+		{[]string{"--token-file=" + token}, exitOK, "version "},
+	} {
+		code, out, err := run(t, append([]string{"snapshot", "--server=" + api}, c.flags...)...)
+		if code != c.code || !strings.Contains(out+err, c.want) {
+			t.Errorf("%v: exit %d: %s%s", c.flags, code, out, err)
+		}
+		if strings.Contains(out+err, canary) {
+			t.Errorf("%v: the token is shown", c.flags)
+		}
+	}
+	if !strings.Contains(demo.out.String(), "--token-file "+token) || !strings.Contains(demo.out.String(), "Authorization: Bearer $(cat "+token) {
+		t.Errorf("the block does not use the token:\n%s", demo.out)
+	}
+	demo.stop()
+	if code := demo.wait(t); code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+	if strings.Contains(demo.out.String()+demo.err.String(), canary) {
+		t.Error("the token is in the log")
+	}
+}

@@ -1,0 +1,137 @@
+package remote
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// Output is the flag -o. It is for one goroutine.
+type Output struct {
+	value   string
+	allowed []string
+}
+
+// Register adds the flag to fs; the first of the allowed formats is the
+// default.
+func (o *Output) Register(fs *pflag.FlagSet, allowed ...string) {
+	o.allowed = allowed
+	fs.StringVarP(&o.value, "output", "o", allowed[0], strings.Join(allowed, ", "))
+}
+
+// Format returns the format, or a *UsageError for one that is not allowed.
+func (o *Output) Format() (string, error) {
+	if !slices.Contains(o.allowed, o.value) {
+		return "", usagef("--output: %q is not one of %s", o.value, strings.Join(o.allowed, ", "))
+	}
+	return o.value, nil
+}
+
+// compactJSON returns m as one line.
+func compactJSON(m proto.Message) ([]byte, error) {
+	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	// protojson varies its spaces on purpose.
+	var out bytes.Buffer
+	err = json.Compact(&out, b)
+	return out.Bytes(), err
+}
+
+// writeMessage writes m as indented JSON or as YAML.
+func writeMessage(w io.Writer, m proto.Message, format string) error {
+	b, err := compactJSON(m)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if format == "yaml" {
+		err = jsonToYAML(&out, b)
+	} else {
+		err = json.Indent(&out, b, "", "  ")
+		out.WriteByte('\n')
+	}
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(out.Bytes())
+	return err
+}
+
+// jsonToYAML keeps the order of the keys. JSON is YAML in flow style.
+func jsonToYAML(w io.Writer, b []byte) error {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(b, &doc); err != nil {
+		return err
+	}
+	blockStyle(&doc)
+	enc := yaml.NewEncoder(w)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return err
+	}
+	return enc.Close()
+}
+
+func blockStyle(n *yaml.Node) {
+	switch n.Kind {
+	case yaml.MappingNode, yaml.SequenceNode:
+		n.Style = 0
+		for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
+			n.Content[i].Style = 0
+		}
+	}
+	for _, c := range n.Content {
+		blockStyle(c)
+	}
+}
+
+// optional shows a number, or a dash where it is unknown.
+func optional[T any](v *T, format string) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, *v)
+}
+
+// percent shows a ratio, or a dash where it is unknown.
+func percent(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", *v*100)
+}
+
+// short shows a count in at most five characters.
+func short(v *int64) string {
+	if v == nil {
+		return "-"
+	}
+	n, units := float64(*v), []string{"", "k", "M", "G", "T", "P"}
+	for n >= 9999.5 && len(units) > 1 {
+		n, units = n/1000, units[1:]
+	}
+	return fmt.Sprintf("%.0f%s", n, units[0])
+}
+
+// age shows milliseconds in at most six characters.
+func age(ms uint64) string {
+	switch {
+	case ms < 10_000:
+		return fmt.Sprintf("%dms", ms)
+	case ms < 600_000:
+		return fmt.Sprintf("%ds", ms/1000)
+	case ms < 36_000_000:
+		return fmt.Sprintf("%dm", ms/60_000)
+	}
+	return fmt.Sprintf("%dh", min(ms/3_600_000, 99_999))
+}

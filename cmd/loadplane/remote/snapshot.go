@@ -1,0 +1,118 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
+)
+
+// Snapshot writes the view once, in one of the formats table, wide, json and
+// yaml.
+func (c *Client) Snapshot(ctx context.Context, w io.Writer, format string) error {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	answer, err := c.snapshots.GetSnapshot(ctx, &pb.GetSnapshotRequest{})
+	if err != nil {
+		return c.explain(err)
+	}
+	if format == "json" || format == "yaml" {
+		return writeMessage(w, answer, format)
+	}
+	s := answer.GetSnapshot()
+	if _, err := fmt.Fprintln(w, headline(s)); err != nil {
+		return err
+	}
+	columns, rows := snapshotTable(s, format == "wide")
+	return writeTable(w, columns, rows)
+}
+
+// headline names the version and counts the workers.
+func headline(s *pb.WatchSnapshotsResponse) string {
+	t := tally{}
+	for _, w := range s.GetFull().GetWorkers() {
+		t[w.GetFreshness()]++
+	}
+	warming := ""
+	if s.GetWarming() {
+		warming = ", warming"
+	}
+	return fmt.Sprintf("version %d, %d workers: %s%s", s.GetCursor().GetVersion(), len(s.GetFull().GetWorkers()), t, warming)
+}
+
+// tally counts workers by freshness.
+type tally map[pb.Freshness]int
+
+// String returns the counts, the word before the number.
+func (t tally) String() string {
+	var parts []string
+	for _, f := range []pb.Freshness{pb.Freshness_FRESHNESS_FRESH, pb.Freshness_FRESHNESS_STALE, pb.Freshness_FRESHNESS_MISSING, pb.Freshness_FRESHNESS_UNREACHABLE} {
+		parts = append(parts, fmt.Sprintf("%s=%d", freshnessWord(f), t[f]))
+	}
+	return strings.Join(parts, " ")
+}
+
+func freshnessWord(f pb.Freshness) string {
+	return strings.ToLower(strings.TrimPrefix(f.String(), "FRESHNESS_"))
+}
+
+func roleWord(r pb.Role) string {
+	if r == pb.Role_ROLE_REGULAR {
+		return "plain"
+	}
+	return strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
+}
+
+// snapshotTable returns a table that is 80 columns wide at most, or one with
+// everything that fits in a line.
+func snapshotTable(s *pb.WatchSnapshotsResponse, wide bool) ([]column, [][]string) {
+	columns := []column{
+		{"WORKER", 26, false}, {"ROLE", 7, false}, {"STATE", 11, false}, {"RANKS", 5, true},
+		{"RUN", 5, true}, {"WAIT", 5, true}, {"KV", 5, true}, {"AGE", 6, true},
+	}
+	if wide {
+		columns[0].width = 0
+		columns = append(columns, []column{
+			{"USED", 5, true}, {"TOKENS", 6, true}, {"GEN/S", 8, true}, {"HOT", 4, true},
+			{"MODELS", 0, false}, {"ZONE", 0, false}, {"DIALECT", 0, false}, {"REASON", 0, false}, {"SOURCE", 0, false},
+		}...)
+	}
+	ages := agesByRow(s)
+	var rows [][]string
+	for _, w := range s.GetFull().GetWorkers() {
+		g := cmp.Or(w.GetAggregate(), &pb.Aggregate{})
+		row := []string{
+			strings.TrimPrefix(w.GetWorkerId(), "http://"), roleWord(w.GetRole()), freshnessWord(w.GetFreshness()),
+			optional(g.RankCount, "%d"), short(g.NumRunningReqs), short(g.NumWaitingReqs),
+			percent(g.WeightedTokenUsage), ages[w.GetRow()],
+		}
+		if wide {
+			row = append(row, wideCells(w)...)
+		}
+		rows = append(rows, row)
+	}
+	return columns, rows
+}
+
+func wideCells(w *pb.Worker) []string {
+	g := cmp.Or(w.GetAggregate(), &pb.Aggregate{})
+	return []string{
+		short(g.NumUsedTokens), short(g.MaxTotalNumTokens), optional(g.GenThroughput, "%.1f"), optional(g.HottestRank, "%d"),
+		strings.Join(w.GetModels(), ","), w.GetZone(),
+		strings.ToLower(strings.TrimPrefix(w.GetDialect().String(), "DIALECT_")),
+		w.GetFreshnessReason(), w.GetSourceInstanceId(),
+	}
+}
+
+// agesByRow returns the ages of the last reports on the server's clock.
+func agesByRow(s *pb.WatchSnapshotsResponse) map[uint32]string {
+	ages := map[uint32]string{}
+	for _, l := range s.GetLiveness().GetWorkers() {
+		now, then := s.GetServerClockMs(), l.GetReceivedMs()
+		ages[l.GetRow()] = age(max(now, then) - then)
+	}
+	return ages
+}

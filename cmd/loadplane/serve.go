@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/loadplane/loadplane/service"
+	"github.com/loadplane/loadplane/service/config"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the plane",
+		Long: `Run the plane until SIGINT or SIGTERM; a second signal stops at once.
+
+Every setting is a flag, a key of the YAML file that --config names, and a
+variable of the environment: --report-interval, report_interval and
+LOADPLANE_REPORT_INTERVAL. Flags win over the environment, and that over the
+file.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(cmd.Flags(), a.environ)
+			if err != nil {
+				return err
+			}
+			return a.serve(cmd.Context(), cfg)
+		},
+	}
+	config.RegisterFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) serve(ctx context.Context, cfg config.Config) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	logger := a.newLogger(cfg.LogLevel, cfg.LogFormat)
+	limitMemory(cfg, logger)
+	if !cfg.HasWorkers() {
+		logger.Warn("no worker is configured; set --worker or --workers-file")
+	}
+	s, err := service.New(cfg, service.Options{Logger: logger, Version: versionText()})
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
+}
+
+// limitMemory leaves the runtime and GOMEMLIMIT alone unless it is told to.
+func limitMemory(cfg config.Config, logger *slog.Logger) {
+	if cfg.MemoryLimitMiB == 0 {
+		return
+	}
+	debug.SetMemoryLimit(int64(cfg.MemoryLimitMiB) << 20)
+	logger.Info("memory limit set", "mib", cfg.MemoryLimitMiB)
+}
