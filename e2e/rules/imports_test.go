@@ -1,0 +1,189 @@
+package rules
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// edge allows code in one folder to import another.
+type edge struct{ from, to, why string }
+
+// edges are all imports between packages of this module. Every one points to
+// the store, so that nothing on the way of a report knows who reads it.
+var edges = []edge{
+	{"store/snapshot", "store", "builds views out of states of the store"},
+	{"registry", "store", "lists workers and leaves admitted reports"},
+	{"ingest", "store", "validated reports are values of the store"},
+	{"ingest", "registry", "a refusal is the registry's, whoever refuses"},
+	{"ingest/push", "ingest", "reports are validated by the rules of all dialects"},
+	{"ingest/push", "registry", "binds streams and asks for admission"},
+	{"ingest/push", "store", "decodes into values of the store"},
+	{"api", "store", "reads values of the content"},
+	{"api", "store/snapshot", "waits for views and encodes them"},
+	{"api", "api/frame", "sends the shared bytes of a version"},
+	{"api", "api/jsonview", "writes the view as JSON"},
+	{"api", "proto/loadplane/v1", "serves the plane's messages"},
+	{"api/frame", "store/snapshot", "composes the bytes of a view"},
+	{"api/frame", "proto/loadplane/v1", "turns shared bytes back into messages for JSON clients"},
+	{"api/jsonview", "store", "reads values of the content"},
+	{"api/jsonview", "store/snapshot", "reads views"},
+	{"api", "proto/loadplane/v1/loadplanev1connect", "serves the plane's services"},
+	{"proto/loadplane/v1/loadplanev1connect", "proto/loadplane/v1", "handlers of the messages"},
+	{"sim", "sim/reporter", "each engine process has a reporter"},
+	{"sim", "proto/router/loadmonitor/v1", "roles are the wire's"},
+	{"sim/reporter", "proto/router/loadmonitor/v1", "simulated engines speak the engines' dialect"},
+	{"service", "api", "composition"},
+	{"service", "ingest", "composition"},
+	{"service", "ingest/push", "composition"},
+	{"service", "registry", "composition"},
+	{"service", "service/config", "what it runs by"},
+	{"service", "service/access", "guards the listeners"},
+	{"service/access", "store", "a reason word is the store's type"},
+	{"service", "store", "composition"},
+	{"service", "store/snapshot", "composition"},
+	{"cmd/loadplane", "service", "serve and demo run the plane"},
+	{"cmd/loadplane", "sim", "sim and demo run simulated engines"},
+	{"cmd/loadplane", "service/config", "flags and files of serve and demo"},
+	{"cmd/loadplane", "cmd/loadplane/remote", "commands that talk to a running plane"},
+	{"cmd/loadplane/remote", "proto/loadplane/v1", "prints messages"},
+	{"cmd/loadplane/remote", "proto/loadplane/v1/loadplanev1connect", "asks a running plane"},
+}
+
+// wall keeps packages of other modules out of a folder and those below it.
+type wall struct {
+	under  string
+	out    string
+	except []string
+	why    string
+}
+
+var walls = []wall{
+	{under: "store", out: "google.golang.org/grpc", why: "the store knows no wire"},
+	{under: "store", out: "google.golang.org/protobuf", except: []string{"store/snapshot"}, why: "only entries that changed are encoded, in snapshot"},
+	{under: "store", out: "google.golang.org/protobuf/proto", why: "no message of the wire is built before the API"},
+	{under: "store", out: "google.golang.org/protobuf/types", why: "no message of the wire is built before the API"},
+	{under: "store", out: "connectrpc.com/", why: "the store knows no wire"},
+	{under: "registry", out: "google.golang.org/", why: "admission knows no wire"},
+	{under: "registry", out: "connectrpc.com/", why: "admission knows no wire"},
+	{under: "ingest", out: "connectrpc.com/", why: "engines speak gRPC only"},
+	{under: "", out: "github.com/hashicorp/go-memdb", except: []string{"store"}, why: "no raw transaction leaves the store"},
+	{under: "", out: "github.com/spf13/cobra", except: []string{"cmd/loadplane"}, why: "commands stay in the command"},
+}
+
+func TestImportDirections(t *testing.T) { hold(t, importDirections(edges)) }
+func TestNoUnusedEdges(t *testing.T)    { hold(t, unusedEdges(edges)) }
+func TestWalls(t *testing.T)            { hold(t, importWalls) }
+func TestTestImports(t *testing.T)      { hold(t, testImports) }
+
+func TestEdgesHaveReasons(t *testing.T) {
+	seen := map[string]bool{}
+	for _, e := range edges {
+		key := e.from + " -> " + e.to
+		if e.why == "" || seen[key] {
+			t.Errorf("edge %s has no reason or stands twice", key)
+		}
+		seen[key] = true
+	}
+}
+
+func TestImportRulesCatch(t *testing.T) {
+	allowed := []edge{{"api", "store", "reads"}}
+	imp := func(dir string) string { return fmt.Sprintf("package p\nimport _ %q\n", path.Join(module, dir)) }
+	catch(t, importDirections(allowed), []breaks{
+		{"allowed", map[string]string{"api/a.go": imp("store")}, ""},
+		{"back edge", map[string]string{"store/a.go": imp("api")}, "store imports api"},
+		{"only by test", map[string]string{"store/a_test.go": imp("api")}, ""},
+	})
+	catch(t, unusedEdges(allowed), []breaks{
+		{"used", map[string]string{"api/a.go": imp("store")}, ""},
+		{"unused", map[string]string{"api/a_test.go": imp("store")}, "nobody uses the edge api -> store"},
+	})
+	catch(t, importWalls, []breaks{
+		{"wire in store", map[string]string{"store/snapshot/a.go": "package p\nimport _ \"google.golang.org/grpc/codes\"\n"}, "knows no wire"},
+		{"memdb in api", map[string]string{"api/a.go": "package p\nimport _ \"github.com/hashicorp/go-memdb\"\n"}, "no raw transaction"},
+		{"memdb in store", map[string]string{"store/a.go": "package p\nimport _ \"github.com/hashicorp/go-memdb\"\n"}, ""},
+	})
+	catch(t, testImports, []breaks{
+		{"service from store", map[string]string{"store/a_test.go": imp("service")}, "imports service"},
+		{"service from e2e", map[string]string{"e2e/a_test.go": imp("service")}, ""},
+		{"command from e2e", map[string]string{"e2e/a_test.go": imp("cmd/loadplane")}, "imports cmd/loadplane"},
+	})
+}
+
+// used returns the edges of shipped code, each with a file that has it.
+func used(tr *tree) map[edge]string {
+	found := map[edge]string{}
+	ships := func(f *file) bool { return !f.test }
+	tr.each(ships, func(p *pkg, f *file) {
+		for _, imp := range f.imports() {
+			if to, ok := own(imp); ok {
+				found[edge{from: p.dir, to: to}] = f.path
+			}
+		}
+	})
+	return found
+}
+
+func importDirections(allowed []edge) rule {
+	return func(tr *tree) (findings []string) {
+		for e, where := range used(tr) {
+			has := func(a edge) bool { return a.from == e.from && a.to == e.to }
+			if !slices.ContainsFunc(allowed, has) {
+				findings = append(findings, fmt.Sprintf("%s: %s imports %s, which no edge allows", where, e.from, e.to))
+			}
+		}
+		return findings
+	}
+}
+
+func unusedEdges(allowed []edge) rule {
+	return func(tr *tree) (findings []string) {
+		found := used(tr)
+		for _, a := range allowed {
+			if _, ok := found[edge{from: a.from, to: a.to}]; !ok {
+				findings = append(findings, fmt.Sprintf("nobody uses the edge %s -> %s", a.from, a.to))
+			}
+		}
+		return findings
+	}
+}
+
+func importWalls(tr *tree) (findings []string) {
+	ships := func(f *file) bool { return !f.test }
+	tr.each(ships, func(p *pkg, f *file) {
+		for _, imp := range f.imports() {
+			for _, w := range walls {
+				if within(p.dir, w.under) && strings.HasPrefix(imp, w.out) && !slices.Contains(w.except, p.dir) {
+					findings = append(findings, fmt.Sprintf("%s: %s imports %s: %s", f.path, p.dir, imp, w.why))
+				}
+			}
+		}
+	})
+	return findings
+}
+
+// testImports lets tests import what they need except the command and, away
+// from the composition, the service.
+func testImports(tr *tree) (findings []string) {
+	tr.each(tests, func(p *pkg, f *file) {
+		for _, imp := range f.imports() {
+			to, ok := own(imp)
+			if !ok || to == p.dir {
+				continue
+			}
+			composes := within(p.dir, "e2e") || within(p.dir, "cmd") || within(p.dir, "service")
+			if within(to, "cmd") || within(to, "e2e") || within(to, "service") && !composes {
+				findings = append(findings, fmt.Sprintf("%s: a test imports %s", f.path, to))
+			}
+		}
+	})
+	return findings
+}
+
+// within says whether dir is under or below it; an empty under has all.
+func within(dir, under string) bool {
+	return under == "" || dir == under || strings.HasPrefix(dir, under+"/")
+}
