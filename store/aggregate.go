@@ -165,7 +165,10 @@ type tally struct {
 	// hasUsage says that every part had token usage, and hasWeight that every
 	// part had what weighs it too.
 	hasUsage, hasWeight bool
-	maxUsage            float64
+	// maxUsage is the highest token usage of a rank, hasMax that every part
+	// had one.
+	maxUsage float64
+	hasMax   bool
 }
 
 // spread holds what imbalance and the hottest part need.
@@ -190,7 +193,7 @@ func (s *spread) imbalance() (float64, bool) {
 }
 
 func newTally() *tally {
-	return &tally{known: 1<<NumSums - 1, hasUsage: true, hasWeight: true}
+	return &tally{known: 1<<NumSums - 1, hasUsage: true, hasWeight: true, hasMax: true}
 }
 
 func (t *tally) addRank(r *Rank) {
@@ -212,7 +215,7 @@ func (t *tally) addRank(r *Rank) {
 	capacity, okC := r.Count(MaxTotalNumTokens)
 	t.addUsage(usage, okU, r.DPRank)
 	t.addWeight(usage*float64(capacity), okU && okC)
-	t.maxUsage = max(t.maxUsage, usage)
+	t.addHottest(usage, okU)
 }
 
 func (t *tally) addAggregate(a *Aggregate) {
@@ -232,8 +235,7 @@ func (t *tally) addAggregate(a *Aggregate) {
 	capacity, okC := a.Count(SumMaxTotalTokens)
 	t.addUsage(usage, okU, 0)
 	t.addWeight(usage*float64(capacity), okU && okC)
-	hottest, _ := a.Float(SumMaxRankTokenUsage)
-	t.maxUsage = max(t.maxUsage, hottest)
+	t.addHottest(a.Float(SumMaxRankTokenUsage))
 }
 
 func (t *tally) addUsage(usage float64, ok bool, rank int32) {
@@ -241,6 +243,11 @@ func (t *tally) addUsage(usage float64, ok bool, rank int32) {
 	if ok {
 		t.usage.add(usage, rank)
 	}
+}
+
+func (t *tally) addHottest(usage float64, ok bool) {
+	t.hasMax = t.hasMax && ok
+	t.maxUsage = max(t.maxUsage, usage)
 }
 
 func (t *tally) addWeight(weighted float64, ok bool) {
@@ -313,11 +320,11 @@ func (t *tally) deriveTokens(a *Aggregate) {
 	if t.hasWeight && okC {
 		a.SetFloat(SumWeightedTokenUsage, ratio(t.weighted, float64(capacity)))
 	}
-	if t.hasUsage {
+	if t.hasMax {
 		a.SetFloat(SumMaxRankTokenUsage, t.maxUsage)
-		if v, ok := t.usage.imbalance(); ok {
-			a.SetFloat(SumTokenUsageImbalance, v)
-		}
+	}
+	if v, ok := t.usage.imbalance(); ok && t.hasUsage {
+		a.SetFloat(SumTokenUsageImbalance, v)
 	}
 }
 

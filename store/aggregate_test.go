@@ -102,6 +102,20 @@ func TestSummarizeZeroDenominators(t *testing.T) {
 	}
 }
 
+// A pool knows its hottest rank although nothing weighs the usage of one.
+func TestCombineKeepsTheHighestUsage(t *testing.T) {
+	r := store.Rank{}
+	r.SetFloat(store.TokenUsage, 0.75)
+	blind := store.Summarize([]store.Rank{r})
+	a := store.Combine([]*store.Aggregate{blind, store.Summarize([]store.Rank{rank(0, 1)})})
+	if v, ok := a.Float(store.SumMaxRankTokenUsage); !ok || v != 0.75 {
+		t.Errorf("the highest usage is %v known %v, want 0.75", v, ok)
+	}
+	if a.Has(store.SumWeightedTokenUsage) || a.Has(store.SumTokenUsageImbalance) {
+		t.Error("a mean is known although a worker has no weight")
+	}
+}
+
 // A throughput of next to nothing gives no endless wait, but none.
 func TestQuotientsAreFinite(t *testing.T) {
 	r := rank(0, 0)

@@ -2,9 +2,17 @@ package store
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
+)
+
+// Tombstones are kept for a time, so that a reader that comes back can be told
+// what it missed, and up to a number.
+const (
+	keepTombstones = time.Minute
+	maxTombstones  = 20_000
 )
 
 // rules are the constants that a decision depends on.
@@ -79,10 +87,11 @@ type draft struct {
 	entries  []*Entry
 	live     []*Live
 	index    map[uint32]int
+	graves   []*Tombstone
 	warming  bool
 	syncedAt Instant
 	doubt    doubt
-	moved    map[poolKey]Instant // made when it is first asked for
+	moved    map[poolKey]Instant // when values last changed; made when first asked for
 	out      decision
 }
 
@@ -111,12 +120,14 @@ func (d *draft) regroup(c Discovery) {
 	}
 	members := make([]member, 0, len(d.entries)+len(c.Added))
 	for i, e := range d.entries {
-		if !gone[e.Row] {
+		if gone[e.Row] {
+			d.bury(e)
+		} else {
 			members = append(members, member{e, d.live[i]})
 		}
 	}
 	for _, sl := range c.Added {
-		e := &Entry{Row: sl.row, Worker: sl.worker}
+		e := &Entry{Row: sl.row, Worker: sl.worker, Version: d.version()}
 		e.Freshness, e.Reason = judge(e, nil, d.in.now)
 		members = append(members, member{e, nil})
 	}
@@ -134,10 +145,29 @@ func (d *draft) update(u Update) {
 	if !ok || reflect.DeepEqual(d.entries[i].Worker, u.Worker) {
 		return
 	}
+	if old := d.entries[i].Worker; !sameAttributes(old, u.Worker) {
+		d.bury(d.entries[i])
+	}
 	e := *d.entries[i]
 	e.Worker = u.Worker
 	d.put(i, &e)
 }
+
+// sameAttributes says that no filter can tell a from b.
+func sameAttributes(a, b *Worker) bool {
+	return a.Role == b.Role && a.Zone == b.Zone && slices.Equal(a.Models, b.Models) && maps.Equal(a.Labels, b.Labels)
+}
+
+// bury leaves a tombstone of an entry. A worker that comes and goes in one
+// commit leaves none: nobody saw it.
+func (d *draft) bury(e *Entry) {
+	if _, seen := d.prev.Find(e.Row); seen {
+		d.graves = append(d.graves, &Tombstone{Row: e.Row, Worker: e.Worker, Version: d.version(), At: d.in.now})
+	}
+}
+
+// version is the one that this commit makes if it changes content.
+func (d *draft) version() uint64 { return d.prev.Version + 1 }
 
 func byID(a, b *Entry) int {
 	return cmp.Or(cmp.Compare(a.Worker.ID, b.Worker.ID), cmp.Compare(a.Row, b.Row))
@@ -145,6 +175,7 @@ func byID(a, b *Entry) int {
 
 // put replaces an entry.
 func (d *draft) put(i int, e *Entry) {
+	e.Version = d.version()
 	d.entries[i] = e
 	d.out.content = true
 }
@@ -186,6 +217,9 @@ func (d *draft) accept(o offer) {
 	e.Flags = o.load.Flags | d.oddities(e, old, l, before)
 	e.Freshness, e.Reason = judge(e, l, d.in.now)
 	d.live[i] = l
+	if d.moved != nil {
+		d.move(e.Worker, l)
+	}
 	if valuesEqual && e.Flags == old.Flags && e.Freshness == old.Freshness && e.Reason == old.Reason {
 		return
 	}
@@ -243,10 +277,13 @@ func (d *draft) oddities(e, old *Entry, l, before *Live) Flag {
 }
 
 // poolMoved says that the values of another worker of a pool of e changed
-// after since. It looks at the pools as they were before this commit.
+// after since.
 func (d *draft) poolMoved(e *Entry, since Instant) bool {
 	if d.moved == nil {
-		d.moved = lastMoves(d.prev)
+		d.moved = map[poolKey]Instant{}
+		for i, l := range d.live {
+			d.move(d.entries[i].Worker, l)
+		}
 	}
 	// The worker's own values did not change after since.
 	return slices.ContainsFunc(poolsOf(e.Worker), func(k poolKey) bool { return d.moved[k] > since })
@@ -269,18 +306,14 @@ func poolsOf(w *Worker) []poolKey {
 	return keys
 }
 
-// lastMoves returns when the values of a worker of each pool last changed.
-func lastMoves(st *State) map[poolKey]Instant {
-	all := map[poolKey]Instant{}
-	for i, l := range st.Live {
-		if l == nil {
-			continue
-		}
-		for _, k := range poolsOf(st.Entries[i].Worker) {
-			all[k] = max(all[k], l.ChangedAt)
-		}
+// move notes when the values of a worker last changed.
+func (d *draft) move(w *Worker, l *Live) {
+	if l == nil {
+		return
 	}
-	return all
+	for _, k := range poolsOf(w) {
+		d.moved[k] = max(d.moved[k], l.ChangedAt)
+	}
 }
 
 // suspend makes every heard worker stale until its next report.
@@ -340,15 +373,27 @@ func (d *draft) finish() *decision {
 	content := d.prev.Content
 	if d.out.content {
 		content = &Content{
-			Version: d.prev.Version + 1, Warming: d.warming, Published: d.in.wall,
+			Version: d.version(), Warming: d.warming, Published: d.in.wall,
 			Entries: d.entries, index: d.index,
 		}
+		content.Tombstones, content.Horizon = d.tombstones()
 	}
 	d.out.next = &State{
 		Content: content, Tick: d.prev.Tick + 1, Live: d.live,
 		NextDue: d.nextDue(), syncedAt: d.syncedAt, doubt: d.doubt,
 	}
 	return &d.out
+}
+
+// tombstones returns those to keep, and the horizon that the others leave.
+func (d *draft) tombstones() ([]*Tombstone, uint64) {
+	all := append(slices.Clip(d.prev.Tombstones), d.graves...)
+	drop, horizon := 0, d.prev.Horizon
+	for drop < len(all) && (len(all)-drop > maxTombstones || d.in.now.Sub(all[drop].At) > keepTombstones) {
+		horizon = all[drop].Version
+		drop++
+	}
+	return all[drop:], horizon
 }
 
 func (d *draft) nextDue() Instant {

@@ -23,6 +23,9 @@ type Entry struct {
 	// Aggregate is nil where there are no ranks.
 	Aggregate *Aggregate
 
+	// Version is the one in which the entry last changed.
+	Version uint64
+
 	// zero says that a rank has no token or no request capacity.
 	zero bool
 	// note is the reason to show while nothing was heard.
@@ -72,6 +75,13 @@ type Content struct {
 	Published time.Time
 	// Entries are sorted by worker id.
 	Entries []*Entry
+	// Tombstones are what left the view, in the order of their versions:
+	// workers that were removed, and the attributes that a worker had before
+	// they changed in place.
+	Tombstones []*Tombstone
+	// Horizon is the highest version whose tombstone was dropped; 0 for none.
+	// A change against a version below it cannot be told.
+	Horizon uint64
 
 	// index finds an entry by row number.
 	index map[uint32]int
@@ -81,6 +91,19 @@ type Content struct {
 func (c *Content) Find(row uint32) (int, bool) {
 	i, ok := c.index[row]
 	return i, ok
+}
+
+// Tombstone says that a worker left the view, or left what its attributes
+// were matched by. It is immutable.
+type Tombstone struct {
+	// Row is the row number that the worker had, or still has.
+	Row uint32
+	// Worker has the attributes that it had.
+	Worker *Worker
+	// Version is the one that the worker is gone from.
+	Version uint64
+	// At is when.
+	At Instant
 }
 
 // at is Find for a caller that knows where the row most likely is.

@@ -635,6 +635,23 @@ func TestSuspectWorker(t *testing.T) {
 	})
 }
 
+// A worker that leaves in the same commit does not make others suspect.
+func TestWhoLeavesMakesNobodySuspect(t *testing.T) {
+	run(t, func(p *plane) {
+		slots := p.discover("frozen", "moving")
+		slots[0].Offer(1, p.load(1, 5))
+		p.after(time.Minute)
+		slots[1].Offer(1, p.load(1, 6))
+		p.settled()
+		slots[0].Offer(1, p.load(2, 5))
+		p.Apply(store.Discovery{Removed: slots[1:]})
+		p.settled()
+		if e, l := p.entry("frozen"); e.Flags != 0 || l.Sequence != 2 {
+			t.Errorf("sequence %d flags %v, want 2 and none", l.Sequence, e.Flags.Words())
+		}
+	})
+}
+
 // Nobody is suspect while the whole pool stands still.
 func TestIdlePoolIsNotSuspect(t *testing.T) {
 	run(t, func(p *plane) {
