@@ -1,8 +1,10 @@
 package snapshot
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/loadplane/loadplane/store"
 )
@@ -31,9 +33,27 @@ type Pool struct {
 	// TokenUsageImbalance and RequestImbalance are largest over mean of the
 	// fresh workers; below 0 for unknown.
 	TokenUsageImbalance, RequestImbalance float64
+	// Version is the one in which the pool last changed, of those that were
+	// built.
+	Version uint64
 	// Encoded is a whole loadplane.v1.Pool message.
 	Encoded []byte
 }
+
+// PoolGrave says that a pool left the view. It is immutable.
+type PoolGrave struct {
+	Key PoolKey
+	// Version is the one that the pool is gone from.
+	Version uint64
+
+	at store.Instant
+}
+
+// Pool graves are kept for a time and up to a number.
+const (
+	keepPoolGraves = time.Minute
+	maxPoolGraves  = 20_000
+)
 
 // Coverage returns fresh over expected workers, and false without any.
 func (p *Pool) Coverage() (float64, bool) {
@@ -60,10 +80,43 @@ func pools(entries []*store.Entry) []*Pool {
 	for k, es := range members {
 		out = append(out, pool(k, es))
 	}
-	slices.SortFunc(out, func(a, b *Pool) int {
-		return cmp.Or(cmp.Compare(a.Key.Model, b.Key.Model), cmp.Compare(a.Key.Role, b.Key.Role))
-	})
+	slices.SortFunc(out, func(a, b *Pool) int { return byKey(a.Key, b.Key) })
 	return out
+}
+
+func byKey(a, b PoolKey) int {
+	return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Role, b.Role))
+}
+
+// findPool returns a pool of a sorted list, nil where it is not there.
+func findPool(sorted []*Pool, k PoolKey) *Pool {
+	i, ok := slices.BinarySearchFunc(sorted, k, func(p *Pool, k PoolKey) int { return byKey(p.Key, k) })
+	if !ok {
+		return nil
+	}
+	return sorted[i]
+}
+
+// inherit takes over what did not change since last, and leaves graves of
+// the pools that are gone.
+func (s *Snapshot) inherit(last *Snapshot, now store.Instant) {
+	for i, p := range s.Pools {
+		if old := findPool(last.Pools, p.Key); old != nil && bytes.Equal(old.Encoded, p.Encoded) {
+			s.Pools[i] = old
+		}
+	}
+	graves := slices.Clip(last.PoolGraves)
+	for _, p := range last.Pools {
+		if findPool(s.Pools, p.Key) == nil {
+			graves = append(graves, &PoolGrave{p.Key, s.Version, now})
+		}
+	}
+	s.poolHorizon = last.poolHorizon
+	for len(graves) > 0 && (len(graves) > maxPoolGraves || now.Sub(graves[0].at) > keepPoolGraves) {
+		s.poolHorizon = graves[0].Version
+		graves = graves[1:]
+	}
+	s.PoolGraves = graves
 }
 
 func pool(k PoolKey, entries []*store.Entry) *Pool {

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -41,8 +42,76 @@ type Snapshot struct {
 	Workers []*Worker
 	// Pools are sorted by model, then role.
 	Pools []*Pool
+	// PoolGraves are the pools that left the view, in the order of their
+	// versions.
+	PoolGraves []*PoolGrave
 	// Digest is the sum of the workers' hashes modulo 2^64.
 	Digest uint64
+
+	poolHorizon uint64
+}
+
+// Covers says whether the change from version base to this one can be told:
+// base is a version before this one, and nothing that left since was
+// forgotten.
+func (s *Snapshot) Covers(base uint64) bool {
+	return base > 0 && base <= s.Version && base >= max(s.Horizon, s.poolHorizon)
+}
+
+// Changed yields the workers whose content is newer than version base.
+func (s *Snapshot) Changed(base uint64) iter.Seq[*Worker] {
+	return func(yield func(*Worker) bool) {
+		for _, w := range s.Workers {
+			if w.Version > base && !yield(w) {
+				return
+			}
+		}
+	}
+}
+
+// Removed yields what left the view after version base and did not come back
+// under its row number.
+func (s *Snapshot) Removed(base uint64) iter.Seq[*store.Tombstone] {
+	return func(yield func(*store.Tombstone) bool) {
+		told := map[uint32]bool{}
+		for _, t := range s.Tombstones {
+			if _, there := s.Find(t.Row); t.Version <= base || there || told[t.Row] {
+				continue
+			}
+			told[t.Row] = true
+			if !yield(t) {
+				return
+			}
+		}
+	}
+}
+
+// ChangedPools yields the pools that are newer than version base.
+func (s *Snapshot) ChangedPools(base uint64) iter.Seq[*Pool] {
+	return func(yield func(*Pool) bool) {
+		for _, p := range s.Pools {
+			if p.Version > base && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// RemovedPools yields the pools that left the view after version base and did
+// not come back.
+func (s *Snapshot) RemovedPools(base uint64) iter.Seq[PoolKey] {
+	return func(yield func(PoolKey) bool) {
+		told := map[PoolKey]bool{}
+		for _, g := range s.PoolGraves {
+			if g.Version <= base || findPool(s.Pools, g.Key) != nil || told[g.Key] {
+				continue
+			}
+			told[g.Key] = true
+			if !yield(g.Key) {
+				return
+			}
+		}
+	}
 }
 
 // Worker is a worker's content with its encodings. It is immutable, and
@@ -118,6 +187,13 @@ func (b *Builder) snapshot(st *store.State, last *View) *Snapshot {
 	s := &Snapshot{
 		Lineage: opts.Lineage, Epoch: opts.Epoch, Content: st.Content, Enabled: opts.Discovery,
 		Workers: make([]*Worker, len(st.Entries)), Pools: pools(st.Entries),
+	}
+	for _, p := range s.Pools {
+		p.Version = s.Version
+	}
+	s.poolHorizon = s.Version // no reader was told of a version before the first
+	if last != nil {
+		s.inherit(last.Snapshot, opts.Clock.Now())
 	}
 	for i, e := range st.Entries {
 		w := last.worker(e)
