@@ -74,7 +74,7 @@ var checkout = sync.OnceValues(func() (*tree, error) {
 func newTree(files map[string]string) (*tree, error) {
 	t := &tree{fset: token.NewFileSet(), files: files, packages: map[string]*pkg{}}
 	for _, p := range t.paths() {
-		if path.Ext(p) != ".go" || strings.Contains(p, "testdata/") {
+		if path.Ext(p) != ".go" || strings.Contains(p, "testdata/") || t.nested(path.Dir(p)) {
 			continue
 		}
 		f, err := parser.ParseFile(t.fset, p, files[p], parser.ParseComments|parser.SkipObjectResolution)
@@ -88,6 +88,17 @@ func newTree(files map[string]string) (*tree, error) {
 		})
 	}
 	return t, nil
+}
+
+// nested says that a folder belongs to a module of its own, whose imports and
+// sizes are not the product's.
+func (t *tree) nested(dir string) bool {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if _, ok := t.files[dir+"/go.mod"]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *tree) add(f *file) {
