@@ -164,6 +164,16 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
+// Rediscover takes up the flags and the workers file as they are now, without
+// Run: workers that are added are not asked to report. It is for planes whose
+// engines report unasked, and must not be called while Run runs.
+func (r *Registry) Rediscover() {
+	if r.opts.WorkersFile != "" {
+		r.reload()
+	}
+	r.reconcile(func(*worker, time.Duration) {})
+}
+
 // Drain refuses new bindings and ends the bound ones as ReasonShuttingDown.
 func (r *Registry) Drain() {
 	r.mu.Lock()
