@@ -113,6 +113,8 @@ type API struct {
 	json      *jsonview.Encoder
 	shared    frame.Cache
 	buffers   frame.Buffers
+	// chunk is the size at which an event is cut, bytes.
+	chunk int
 
 	drain    chan struct{}
 	drainOne sync.Once
@@ -135,6 +137,7 @@ func New(opts Options) (*API, error) {
 		json:      jsonview.New(st.Options(), opts.ServerID),
 		gate:      newGate(opts),
 		drain:     make(chan struct{}),
+		chunk:     maxChunk,
 	}
 	m, err := newMetrics(opts.Registerer, a)
 	if err != nil {
@@ -155,7 +158,7 @@ func (a *API) Handler() http.Handler {
 	)
 	mux.Handle(loadplanev1connect.NewSnapshotServiceHandler(snapshotService{a}, rpc...))
 	mux.Handle(loadplanev1connect.NewWorkerServiceHandler(workerService{a}, rpc...))
-	path, handler := grpchealth.NewHandler(health{a}, rpc...)
+	path, handler := grpchealth.NewHandler(a.health(), rpc...)
 	mux.Handle(path, a.endWithDrain(handler))
 	mux.HandleFunc("GET /v1/load_monitor/snapshot", a.serveSnapshot)
 	mux.HandleFunc("GET /v1/load_monitor/watch", a.serveWatch)

@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/loadplane/loadplane/api"
+	"github.com/loadplane/loadplane/client"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"github.com/loadplane/loadplane/proto/loadplane/v1/loadplanev1connect"
 	"github.com/loadplane/loadplane/store"
@@ -35,6 +36,7 @@ const (
 type plane struct {
 	*testing.T
 	store *store.Store
+	views *snapshot.Builder
 	api   *api.API
 	clock *store.Clock
 	reg   *prometheus.Registry
@@ -48,6 +50,8 @@ type plane struct {
 type setup struct {
 	api   api.Options
 	store store.Options
+	// chunk is the size at which events are cut, bytes; 0 for the default.
+	chunk int
 }
 
 // inBubble runs body on a plane in fake time, over connections in memory that
@@ -99,9 +103,13 @@ func start(t *testing.T, change func(*setup), listener net.Listener) (*plane, fu
 	if p.store, err = store.New(s.store); err != nil {
 		t.Fatal(err)
 	}
-	s.api.Snapshots = snapshot.New(p.store)
+	p.views = snapshot.New(p.store)
+	s.api.Snapshots = p.views
 	if p.api, err = api.New(s.api); err != nil {
 		t.Fatal(err)
+	}
+	if s.chunk > 0 {
+		p.api.SetChunk(s.chunk)
 	}
 	storeCtx, stopStore := context.WithCancel(context.Background())
 	stopped, served := make(chan struct{}), make(chan struct{})
@@ -230,9 +238,10 @@ func fresh(n int) func(*store.State) bool {
 	}
 }
 
-// stream is a watch whose messages are checked as they come.
+// stream is a watch whose messages are applied as they come.
 type stream struct {
-	p *plane
+	p       *plane
+	replica client.Replica
 	*connect.ServerStreamForClient[pb.WatchSnapshotsResponse]
 	stop context.CancelFunc
 }
@@ -254,14 +263,29 @@ func (s *stream) end() {
 	_ = s.Close()
 }
 
-// next returns the next message.
+// next returns the next message, which must continue those before it.
 func (s *stream) next() *pb.WatchSnapshotsResponse {
 	s.p.Helper()
 	if !s.Receive() {
 		s.p.Fatal("the stream ended:", s.Err())
 	}
-	checkMessage(s.p, s.Msg())
+	if _, err := s.replica.Apply(s.Msg(), time.Now()); err != nil {
+		s.p.Fatal(err)
+	}
 	return s.Msg()
+}
+
+// view returns what the messages so far add up to.
+func (s *stream) view() *client.View { return s.replica.View() }
+
+// delta returns the next message, which must be a delta.
+func (s *stream) delta() *pb.WatchSnapshotsResponse {
+	s.p.Helper()
+	m := s.next()
+	if m.GetDelta() == nil {
+		s.p.Fatalf("got %T, want a delta", m.GetEvent())
+	}
+	return m
 }
 
 // full returns the next message, which must be full.
@@ -281,22 +305,6 @@ func (s *stream) heartbeat() *pb.WatchSnapshotsResponse {
 		s.p.Fatalf("got %T, want a heartbeat", m.GetEvent())
 	}
 	return m
-}
-
-// checkMessage checks what holds for every message.
-func checkMessage(t testing.TB, m *pb.WatchSnapshotsResponse) {
-	t.Helper()
-	full := m.GetFull()
-	if full == nil {
-		return
-	}
-	var sum uint64
-	for _, w := range full.GetWorkers() {
-		sum += w.GetContentHash()
-	}
-	if sum != m.GetDigest() {
-		t.Fatalf("torn view at version %d: digest %x, sum of hashes %x", m.GetCursor().GetVersion(), m.GetDigest(), sum)
-	}
 }
 
 // answer is an HTTP answer that was read whole.
@@ -403,7 +411,3 @@ func (p *plane) metric(name, label string) float64 {
 	p.Fatalf("no metric %s{%s}", name, label)
 	return 0
 }
-
-func newBuilder(st *store.Store) *snapshot.Builder { return snapshot.New(st) }
-
-func (p *plane) snapshotBuilder() *snapshot.Builder { return newBuilder(p.store) }

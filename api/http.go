@@ -80,7 +80,7 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request) {
 
 func (a *API) line(u update) []byte {
 	return a.json.Line(jsonview.Line{
-		Type: string(u.kind), View: u.view, Since: u.since, Whole: u.kind == kindFull,
+		Type: string(u.kind), View: u.view, Since: u.since, Whole: u.kind == kindFull, Base: u.base,
 		Reason: u.why, ReconnectWithin: reconnectWithin,
 	})
 }

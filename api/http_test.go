@@ -11,6 +11,7 @@ import (
 
 	"github.com/loadplane/loadplane/api"
 	"github.com/loadplane/loadplane/store"
+	"github.com/loadplane/loadplane/store/snapshot"
 )
 
 // TestUpstreamShape holds the bytes of the upstream shape: names, order, nulls
@@ -223,16 +224,16 @@ func TestWatchMetrics(t *testing.T) {
 		l := p.lines(p.client(false))
 		bytes := len(fmt.Sprint(l.next("full")))
 		p.report("a:1", 1, 1, 1)
-		l.next("full")
+		l.next("delta")
 		l.next("heartbeat")
 		p.after(0) // a message is counted after it was sent
-		for label, n := range map[string]float64{"full": 2, "heartbeat": 1, "go_away": 0} {
+		for label, n := range map[string]float64{"full": 1, "delta": 1, "heartbeat": 1, "go_away": 0} {
 			if got := p.metric("loadplane_api_messages_sent_total", label); got != n {
 				p.Errorf("%s: counted %v, want %v", label, got, n)
 			}
 		}
 		if got := p.metric("loadplane_api_publish_to_send_seconds", ""); got != 1 {
-			p.Errorf("%v delays were observed, want that of the second full", got)
+			p.Errorf("%v delays were observed, want that of the delta", got)
 		}
 		if got := p.metric("loadplane_api_sent_bytes_total", ""); got < float64(bytes) {
 			p.Errorf("counted %v bytes, want at least %d", got, bytes)
@@ -242,7 +243,7 @@ func TestWatchMetrics(t *testing.T) {
 
 func TestNewChecksItsOptions(t *testing.T) {
 	inBubble(t, nil, func(p *plane) {
-		ok := api.Options{ServerID: "s", Snapshots: p.snapshotBuilder()}
+		ok := api.Options{ServerID: "s", Snapshots: p.views}
 		if _, err := api.New(ok); err != nil {
 			p.Error(err)
 		}
@@ -275,7 +276,7 @@ func FuzzSnapshotQuery(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, err := api.New(api.Options{ServerID: "s", Snapshots: newBuilder(st)})
+			a, err := api.New(api.Options{ServerID: "s", Snapshots: snapshot.New(st)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/loadplane/loadplane/api/frame"
+	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"github.com/loadplane/loadplane/store"
 	"github.com/loadplane/loadplane/store/snapshot"
 )
@@ -19,6 +20,7 @@ type kind string
 
 const (
 	kindFull      kind = "full"
+	kindDelta     kind = "delta"
 	kindHeartbeat kind = "heartbeat"
 	kindGoAway    kind = "go_away"
 )
@@ -27,6 +29,8 @@ const (
 type update struct {
 	kind kind
 	view *snapshot.View
+	// base is the version that a delta is against.
+	base uint64
 	// since is the tick after which receipts are sent; 0 for all.
 	since     uint64
 	heartbeat time.Duration
@@ -39,12 +43,16 @@ type watch struct {
 	api       *API
 	out       *frame.Writer
 	heartbeat time.Duration
+	// fullOnly sends every version whole.
+	fullOnly bool
 	// encode writes an update to out and flushes it.
 	encode func(update) error
 
-	// begun, version and tick are what was last sent.
-	begun         bool
+	// version and tick are what the reader holds: what was last sent, or, at
+	// first, the version that it resumes from; 0 for nothing.
 	version, tick uint64
+	// begun says that something was sent.
+	begun bool
 }
 
 // errCut says that a message could not be sent.
@@ -76,17 +84,38 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// next decides what the reader lacks of view.
+// next decides what the reader lacks of view. A full carries all receipts, and
+// so does the first message.
 func (w *watch) next(view *snapshot.View) update {
 	u := update{kind: kindHeartbeat, view: view, since: w.tick, heartbeat: w.heartbeat}
-	if !w.begun || view.Version != w.version {
+	switch {
+	case view.Version == w.version:
+	case w.fullOnly || !view.Covers(w.version):
 		u.kind, u.since = kindFull, 0
+	default:
+		u.kind, u.base = kindDelta, w.version
 	}
 	return u
 }
 
+// resume takes up what a reader says that it holds, where that is a version
+// of this view that the plane can tell the change from.
+func (w *watch) resume(c *pb.Cursor) {
+	view, _ := w.api.snapshots.Current()
+	if c.GetLineage() == view.Lineage && c.GetEpoch() == view.Epoch && c.GetFilterHash() == 0 && view.Covers(c.GetVersion()) {
+		w.version = c.GetVersion()
+	}
+}
+
+// goAway sends what the reader still lacks, so that the version of the go_away
+// is one that it holds and can resume from, and then the reason.
 func (w *watch) goAway() error {
 	view, _ := w.api.snapshots.Current()
+	if view.Version != w.version {
+		if err := w.send(w.next(view)); err != nil {
+			return err
+		}
+	}
 	refused := refuseDraining(w.api.drainWhy)
 	u := update{kind: kindGoAway, view: view, since: w.tick, heartbeat: w.heartbeat, why: refused.Error()}
 	if err := w.send(u); err != nil {
@@ -122,7 +151,7 @@ func (w *watch) note(u update, bytes int) {
 	m := w.api.metrics
 	m.sent.of(u.kind).Inc()
 	m.bytes.Add(float64(bytes))
-	if u.kind == kindFull && w.begun {
+	if (u.kind == kindFull || u.kind == kindDelta) && w.begun {
 		m.delay.Observe(max(0, time.Since(u.view.Published).Seconds()))
 	}
 	w.begun, w.version, w.tick = true, u.view.Version, u.view.Tick

@@ -48,7 +48,7 @@ func newMetrics(reg prometheus.Registerer, a *API) (*metrics, error) {
 	m := &metrics{
 		sent: newCounters(prometheus.CounterOpts{
 			Name: "loadplane_api_messages_sent_total", Help: "Messages of watches sent, by type.",
-		}, "type", kindFull, kindHeartbeat, kindGoAway),
+		}, "type", kindFull, kindDelta, kindHeartbeat, kindGoAway),
 		failed: newCounters(prometheus.CounterOpts{
 			Name: "loadplane_api_sends_failed_total", Help: "Messages of watches not sent, by reason; the watch ended.",
 		}, "reason", ReasonDeadline, ReasonClient),
@@ -67,7 +67,19 @@ func newMetrics(reg prometheus.Registerer, a *API) (*metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
 		}),
 	}
-	return m, register(reg, m.sent, m.failed, m.refused, m.requests, m.bytes, m.delay, newGauges(a))
+	fulls, deltas := newEncoded(a)
+	return m, register(reg, fulls, deltas, m.sent, m.failed, m.refused, m.requests, m.bytes, m.delay, newGauges(a))
+}
+
+// newEncoded counts what was encoded for all watchers together.
+func newEncoded(a *API) (fulls, deltas prometheus.Collector) {
+	fulls = prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "loadplane_api_fulls_encoded_total", Help: "Full events encoded; watchers of a version share one.",
+	}, func() float64 { n, _ := a.shared.Encoded(); return float64(n) })
+	deltas = prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "loadplane_api_deltas_encoded_total", Help: "Delta events encoded; watchers of a version and base share one.",
+	}, func() float64 { _, n := a.shared.Encoded(); return float64(n) })
+	return fulls, deltas
 }
 
 func register(reg prometheus.Registerer, all ...prometheus.Collector) error {

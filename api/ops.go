@@ -3,14 +3,11 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
-	"sync"
 	"time"
 
-	"connectrpc.com/connect"
-	"connectrpc.com/grpchealth"
+	"github.com/loadplane/loadplane/api/health"
 	"github.com/loadplane/loadplane/proto/loadplane/v1/loadplanev1connect"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -82,66 +79,20 @@ func (a *API) serveReady(w http.ResponseWriter, r *http.Request) {
 	answerJSON(w, http.StatusServiceUnavailable, append(body, '\n'))
 }
 
-// health is grpc.health.v1 over the readiness of the plane.
-type health struct{ *API }
-
-// Check answers for the whole plane and for each of its services.
-func (h health) Check(ctx context.Context, req *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
-	if err := checkService(req.Service); err != nil {
-		return nil, err
-	}
-	status := grpchealth.StatusNotServing
-	if h.Ready(ctx).Ready() {
-		status = grpchealth.StatusServing
-	}
-	return &grpchealth.CheckResponse{Status: status}, nil
-}
-
-func checkService(name string) error {
-	switch name {
-	case "", loadplanev1connect.SnapshotServiceName, loadplanev1connect.WorkerServiceName:
-		return nil
-	}
-	return connect.NewError(connect.CodeNotFound, errors.New("the service does not exist"))
-}
-
-// Watch calls onChange when the readiness may have changed, until stop. It
-// counts as a watch.
-func (h health) Watch(ctx context.Context, req *grpchealth.CheckRequest, onChange func()) (stop func(), err error) {
-	if err := checkService(req.Service); err != nil {
-		return nil, err
-	}
-	leave, refused := h.admit(ctx)
-	if refused != nil {
-		return nil, refused.rpc()
-	}
-	writerOf(ctx).Stream(h.opts.WriteTimeout)
-	stopped := make(chan struct{})
-	var running sync.WaitGroup
-	running.Go(func() { h.follow(stopped, onChange) })
-	return func() {
-		close(stopped)
-		running.Wait()
-		leave()
-	}, nil
-}
-
-// follow calls onChange at every version, at every heartbeat, and once at the
-// drain.
-func (h health) follow(stopped <-chan struct{}, onChange func()) {
-	drain := h.drain
-	timer := time.NewTicker(h.opts.Heartbeat)
-	defer timer.Stop()
-	for {
-		_, stale := h.store.Current()
-		select {
-		case <-stopped:
-			return
-		case <-stale:
-		case <-timer.C:
-		case <-drain:
-			drain = nil
-		}
-		onChange()
+// health returns grpc.health.v1 over the readiness. Its watches count as
+// watches.
+func (a *API) health() *health.Checker {
+	return &health.Checker{
+		Services: []string{loadplanev1connect.SnapshotServiceName, loadplanev1connect.WorkerServiceName},
+		Ready:    func(ctx context.Context) bool { return a.Ready(ctx).Ready() },
+		Admit: func(ctx context.Context) (func(), error) {
+			leave, refused := a.admit(ctx)
+			if refused != nil {
+				return nil, refused.rpc()
+			}
+			writerOf(ctx).Stream(a.opts.WriteTimeout)
+			return leave, nil
+		},
+		Store: a.store, Heartbeat: a.opts.Heartbeat, Drain: a.drain,
 	}
 }

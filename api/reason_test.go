@@ -47,7 +47,7 @@ func TestEveryReason(t *testing.T) {
 			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{}).Receive()
 		}},
 		api.ReasonNotBuilt: {refused, func(p *plane) {
-			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{FullOnly: true}).Receive()
+			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{MinIntervalMs: 1}).Receive()
 		}},
 		api.ReasonUnknownParameter: {refused, func(p *plane) { p.do(p.client(false), http.MethodGet, "/v1/load_monitor/snapshot?x=1") }},
 		api.ReasonDeadline:         {failed, func(p *plane) { p.stall(6*time.Second, false) }},

@@ -30,8 +30,10 @@ func (s snapshotService) WatchSnapshots(ctx context.Context, req *pb.WatchSnapsh
 		api:       s.API,
 		out:       writerOf(ctx),
 		heartbeat: s.grant(time.Duration(req.GetHeartbeatIntervalMs()) * time.Millisecond),
-		encode:    func(u update) error { return stream.Conn().Send(s.frame(u)) },
+		fullOnly:  req.GetFullOnly(),
+		encode:    func(u update) error { return s.sendChunks(stream.Conn(), u) },
 	}
+	w.resume(req.GetResume())
 	return rpcError(w.run(ctx))
 }
 
@@ -53,7 +55,8 @@ func (s snapshotService) GetSnapshot(ctx context.Context, req *pb.GetSnapshotReq
 		return nil, refused.rpc()
 	}
 	view, _ := s.snapshots.Fresh(ctx)
-	m, err := s.frame(update{kind: kindFull, view: view, heartbeat: s.grant(0)}).Message()
+	u := update{kind: kindFull, view: view, heartbeat: s.grant(0)}
+	m, err := s.frame(u, s.shared.Event(view.Snapshot, 0, 0)[0]).Message()
 	if err != nil {
 		s.metrics.requests.of(class5xx).Inc()
 		s.opts.Logger.Error("snapshot could not be encoded", "error", err)
@@ -70,9 +73,6 @@ func (a *API) checkWatch(req *pb.WatchSnapshotsRequest) *refusal {
 	}
 	if req.GetMinIntervalMs() != 0 {
 		return a.notBuilt("min_interval_ms")
-	}
-	if req.GetFullOnly() {
-		return a.notBuilt("full_only")
 	}
 	return nil
 }
@@ -92,12 +92,32 @@ func (a *API) notBuilt(field string) *refusal {
 	return refuseArgument(ReasonNotBuilt, fmt.Sprintf("%s is not supported by this version", field))
 }
 
-// frame encodes u. Only its head is its own.
-func (a *API) frame(u update) *frame.Frame {
-	f := &frame.Frame{Head: a.head(u), Liveness: a.shared.Liveness(u.view, u.since)}
+// maxChunk is the size at which the event of a message is cut in chunks,
+// bytes. What cannot be cut, one worker, may be larger, and the receipts come on
+// top of the last chunk.
+const maxChunk = 2 << 20
+
+// sendChunks sends u, an event of several chunks in as many messages: nothing
+// else comes between them, and the last one carries the receipts.
+func (a *API) sendChunks(conn connect.StreamingHandlerConn, u update) error {
+	if u.kind != kindFull && u.kind != kindDelta {
+		return conn.Send(a.frame(u, nil))
+	}
+	chunks := a.shared.Event(u.view.Snapshot, u.base, a.chunk)
+	for _, c := range chunks[:len(chunks)-1] {
+		if err := conn.Send(&frame.Frame{Head: a.head(u), Event: c}); err != nil {
+			return err
+		}
+		a.metrics.sent.of(u.kind).Inc()
+	}
+	return conn.Send(a.frame(u, chunks[len(chunks)-1]))
+}
+
+// frame encodes u around an event, nil where u has none that is shared. Only
+// the head is its own.
+func (a *API) frame(u update, event *frame.Chunk) *frame.Frame {
+	f := &frame.Frame{Head: a.head(u), Liveness: a.shared.Liveness(u.view, u.since), Event: event}
 	switch u.kind {
-	case kindFull:
-		f.Event = a.shared.Full(u.view.Snapshot)
 	case kindHeartbeat:
 		f.Head.Event = &pb.WatchSnapshotsResponse_Heartbeat{Heartbeat: &pb.Heartbeat{}}
 	case kindGoAway:
@@ -111,11 +131,13 @@ func (a *API) frame(u update) *frame.Frame {
 func (a *API) head(u update) *pb.WatchSnapshotsResponse {
 	v := u.view
 	return &pb.WatchSnapshotsResponse{
-		Cursor:              &pb.Cursor{Lineage: v.Lineage, Epoch: v.Epoch, Version: v.Version},
-		Warming:             v.Warming,
-		PublishedUnixMs:     v.Published.UnixMilli(),
-		ServerUnixMs:        time.Now().UnixMilli(),
-		ServerClockMs:       a.clock.Now().Milliseconds(),
+		Cursor:          &pb.Cursor{Lineage: v.Lineage, Epoch: v.Epoch, Version: v.Version},
+		Warming:         v.Warming,
+		PublishedUnixMs: v.Published.UnixMilli(),
+		ServerUnixMs:    time.Now().UnixMilli(),
+		// Rounded up, while valid_until_ms is rounded down: what is left is
+		// never more than it is.
+		ServerClockMs:       a.clock.Now().Add(time.Millisecond - 1).Milliseconds(),
 		HeartbeatIntervalMs: uint32(u.heartbeat.Milliseconds()),
 		Digest:              v.Digest,
 		StaleAfterMs:        uint32(a.stale.Milliseconds()),

@@ -42,8 +42,12 @@ func TestEqualReportsMoveLivenessOnly(t *testing.T) {
 			p.Errorf("receipts sent twice: %v", again)
 		}
 		p.report("a:30000", 6, 4, 2)
-		if next := s.full(); len(next.GetLiveness().GetWorkers()) != 2 || next.GetCursor().GetVersion() != version+1 {
-			p.Errorf("a full lacks receipts: %v", next)
+		next := s.delta()
+		if moved := next.GetLiveness().GetWorkers(); len(moved) != 1 || moved[0].GetSequenceId() != 6 || next.GetCursor().GetVersion() != version+1 {
+			p.Errorf("a delta has other receipts than what moved: %v", next)
+		}
+		if d := next.GetDelta(); d.GetBaseVersion() != version || len(d.GetWorkers()) != 1 || len(d.GetPools()) != 1 || len(d.GetRemoved()) != 0 {
+			p.Errorf("a delta of more than changed: %v", d)
 		}
 	})
 }
@@ -90,7 +94,7 @@ func TestDataRestartsTheHeartbeat(t *testing.T) {
 		s.full()
 		p.after(900 * time.Millisecond)
 		p.report("a:30000", 1, 1, 1)
-		s.full()
+		s.delta()
 		begin := time.Now()
 		s.heartbeat()
 		if got := time.Since(begin); got != time.Second {
@@ -123,14 +127,12 @@ func TestExpiryReachesWatchers(t *testing.T) {
 		p.report("a:30000", 1, 1, 1)
 		begin := time.Now()
 		for {
-			m := s.next()
-			for _, w := range m.GetFull().GetWorkers() {
-				if w.GetFreshness() == pb.Freshness_FRESHNESS_STALE {
-					if got := time.Since(begin); got != staleAfter {
-						p.Errorf("stale after %v, want %v", got, staleAfter)
-					}
-					return
+			s.next()
+			if s.view().Worker("a:30000").GetFreshness() == pb.Freshness_FRESHNESS_STALE {
+				if got := time.Since(begin); got != staleAfter {
+					p.Errorf("stale after %v, want %v", got, staleAfter)
 				}
+				return
 			}
 		}
 	})
@@ -154,7 +156,7 @@ func TestStalledReaderIsCut(t *testing.T) {
 				p.Fatal("the stalled reader was not cut")
 			}
 			p.report("a:30000", n, int64(n), 512)
-			for live.next().GetFull() == nil {
+			for live.next().GetDelta() == nil {
 			}
 			p.after(100 * time.Millisecond)
 		}
@@ -315,7 +317,6 @@ func TestWhatIsNotBuilt(t *testing.T) {
 		"filter":          {Filter: &pb.Filter{Zones: []string{"eu"}}},
 		"detail":          {Detail: pb.Detail_DETAIL_WORKERS},
 		"min_interval_ms": {MinIntervalMs: 1},
-		"full_only":       {FullOnly: true},
 	} {
 		t.Run(field, func(t *testing.T) {
 			inBubble(t, nil, func(p *plane) {
@@ -437,8 +438,9 @@ func TestHeartbeatAtTheEdgeIsNoHeartbeat(t *testing.T) {
 			}
 		}
 		for _, s := range watches {
-			if w := s.full().GetFull().GetWorkers()[0]; w.GetFreshness() != pb.Freshness_FRESHNESS_STALE {
-				p.Errorf("served as %v past its time", w.GetFreshness())
+			changed := s.next().GetDelta().GetWorkers()
+			if len(changed) != 1 || changed[0].GetFreshness() != pb.Freshness_FRESHNESS_STALE {
+				p.Errorf("served past its time: %v", changed)
 			}
 		}
 	})

@@ -172,10 +172,12 @@ func TestEveryReaderSeesTheSameVersions(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var readers sync.WaitGroup
 	collect := func(name string) func(*message) error {
+		v := &view{}
 		return func(m *message) error {
-			if m.GetFull() != nil {
-				s.note(name, m.GetCursor().GetVersion(), fromProto(m.GetFull().GetWorkers()))
+			if err := v.apply(m); err != nil {
+				return err
 			}
+			s.note(name, m.GetCursor().GetVersion(), fromProto(v.workers))
 			return nil
 		}
 	}
@@ -240,19 +242,32 @@ func ndjson(ctx context.Context, t *testing.T, addr string, s *seen) {
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
+	held := map[string]jsonWorker{}
 	for lines.Scan() {
 		var line struct {
 			Type    string
 			Version uint64
 			Workers []jsonWorker
+			Removed []string
 		}
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
 			t.Errorf("ndjson: %v in %q", err, lines.Text())
 			return
 		}
 		if line.Type == "full" {
-			s.note("ndjson", line.Version, canonical(line.Workers))
+			clear(held)
 		}
+		for _, id := range line.Removed {
+			delete(held, id)
+		}
+		for _, w := range line.Workers {
+			held[w.WorkerID] = w
+		}
+		var all []jsonWorker
+		for _, id := range slices.Sorted(maps.Keys(held)) {
+			all = append(all, held[id])
+		}
+		s.note("ndjson", line.Version, canonical(all))
 	}
 }
 
@@ -297,7 +312,7 @@ func TestEngineKilled(t *testing.T) {
 	if r := after.workers[0].GetFreshnessReason(); r != "age" {
 		t.Errorf("stale for reason %q", r)
 	}
-	received := after.receipts[after.workers[0].GetRow()].GetReceivedMs()
+	received := after.receipt(after.workers[0]).GetReceivedMs()
 	if age := staleAt - received; age < 3000 || age > 3300 {
 		t.Errorf("shown stale at age %d ms, want 3000 to 3300", age)
 	}
@@ -380,9 +395,10 @@ func TestWorkerRemovedFromFile(t *testing.T) {
 	}
 	// The engine's stream was ended; it stays away for two more intervals.
 	beats := 0
+	v := &view{}
 	p.watch(10*time.Second, func(m *message) error {
-		if full := m.GetFull(); full != nil && len(full.GetWorkers()) != 2 {
-			return fmt.Errorf("%d workers", len(full.GetWorkers()))
+		if err := v.apply(m); err != nil || len(v.workers) != 2 {
+			return fmt.Errorf("%d workers, error %w", len(v.workers), err)
 		}
 		if beats++; beats > 4 {
 			return errEnough
@@ -435,10 +451,10 @@ func TestTwoPlanesOnOneEngine(t *testing.T) {
 	for _, p := range []*plane{a, b} {
 		first := uint64(0)
 		p.until(15*time.Second, "five reports", func(v *view) bool {
-			if len(v.workers) != 1 || v.receipts[v.workers[0].GetRow()] == nil {
+			if len(v.workers) != 1 || v.receipt(v.workers[0]) == nil {
 				return false
 			}
-			seq := v.receipts[v.workers[0].GetRow()].GetSequenceId()
+			seq := v.receipt(v.workers[0]).GetSequenceId()
 			if first == 0 {
 				first = seq
 			}

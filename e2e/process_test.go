@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/loadplane/loadplane/client"
 	loadplanev1 "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"github.com/loadplane/loadplane/proto/loadplane/v1/loadplanev1connect"
 )
@@ -59,8 +60,13 @@ type process struct {
 // start runs the program, and kills it when the test ends.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
+	return startAs(t, exec.Command(program, args...))
+}
+
+func startAs(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
 	p := &process{
-		t: t, cmd: exec.Command(program, args...), name: args[0],
+		t: t, cmd: cmd, name: cmd.String(),
 		lines: make(chan string, 10_000), out: make(chan string, 10_000), exited: make(chan struct{}),
 	}
 	stderr, err := p.cmd.StderrPipe()
@@ -271,34 +277,27 @@ func (p *plane) until(within time.Duration, what string, ok func(*view) bool) *v
 	return v
 }
 
-// view is what a client holds: the last full and the newest receipts.
+// view is what a client holds, and the last message.
 type view struct {
-	last     *message
-	workers  []*loadplanev1.Worker
-	receipts map[uint32]*loadplanev1.WorkerLiveness
+	client.Replica
+	last    *message
+	workers []*loadplanev1.Worker
 }
 
-// apply takes a message and checks that it is not torn.
+// apply takes a message; the replica checks that it fits and is not torn.
 func (v *view) apply(m *message) error {
-	if c := v.last.GetCursor(); v.last != nil && c.GetEpoch() == m.GetCursor().GetEpoch() && m.GetCursor().GetVersion() < c.GetVersion() {
-		return fmt.Errorf("version %d after %d", m.GetCursor().GetVersion(), c.GetVersion())
+	held, err := v.Apply(m, time.Now())
+	if err != nil {
+		return err
 	}
 	v.last = m
-	if full := m.GetFull(); full != nil {
-		v.workers, v.receipts = full.GetWorkers(), map[uint32]*loadplanev1.WorkerLiveness{}
-	}
-	var sum uint64
-	for _, w := range v.workers {
-		sum += w.GetContentHash()
-	}
-	if sum != m.GetDigest() {
-		return fmt.Errorf("version %d: digest %x, the workers sum to %x", m.GetCursor().GetVersion(), m.GetDigest(), sum)
-	}
-	for _, l := range m.GetLiveness().GetWorkers() {
-		v.receipts[l.GetRow()] = l
+	if held != nil {
+		v.workers = held.Workers()
 	}
 	return nil
 }
+
+func (v *view) receipt(w *loadplanev1.Worker) *loadplanev1.WorkerLiveness { return v.View().Receipt(w) }
 
 func (v *view) fresh() int {
 	n := 0

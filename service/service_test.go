@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/loadplane/loadplane/client"
+
 	"github.com/loadplane/loadplane/service/internal/testcert"
 
 	"connectrpc.com/connect"
@@ -147,14 +149,13 @@ func watchUntilFresh(ctx context.Context, t *testing.T, c loadplanev1connect.Sna
 	if err != nil {
 		t.Fatal(err)
 	}
+	var held client.Replica
 	for stream.Receive() {
-		fresh := 0
-		for _, w := range stream.Msg().GetFull().GetWorkers() {
-			if w.GetFreshness() == pb.Freshness_FRESHNESS_FRESH {
-				fresh++
-			}
+		view, err := held.Apply(stream.Msg(), time.Now())
+		if err != nil {
+			t.Fatal(err)
 		}
-		if fresh == n {
+		if view.CountValid(time.Now()) == n {
 			return stream
 		}
 	}

@@ -3,6 +3,7 @@ package frame
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"github.com/loadplane/loadplane/store/snapshot"
@@ -10,14 +11,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The fields of WatchSnapshotsResponse, Full and Liveness that are written by
-// hand.
+// The field liveness of WatchSnapshotsResponse, and its workers.
 const (
 	fieldLiveness protowire.Number = 11
-	fieldFull     protowire.Number = 16
-
-	fieldWorkers protowire.Number = 1
-	fieldPools   protowire.Number = 2
+	fieldReceipts protowire.Number = 1
 )
 
 // Frame is one message of a watch: a head of its own, and bytes shared with
@@ -28,8 +25,9 @@ type Frame struct {
 	Head *pb.WatchSnapshotsResponse
 	// Liveness is the encoded field liveness; may be empty.
 	Liveness []byte
-	// Event is the field full; nil where the event is another.
-	Event *Event
+	// Event is the encoded field full or delta; nil where the event is
+	// another.
+	Event *Chunk
 }
 
 // appendTo appends the whole message to dst.
@@ -37,7 +35,7 @@ func (f *Frame) appendTo(dst []byte) ([]byte, error) {
 	options := proto.MarshalOptions{}
 	size := options.Size(f.Head) + len(f.Liveness)
 	if f.Event != nil {
-		size += len(f.Event.bytes())
+		size += len(f.Event.bytes)
 	}
 	dst, err := options.MarshalAppend(slices.Grow(dst, size), f.Head)
 	if err != nil {
@@ -45,7 +43,7 @@ func (f *Frame) appendTo(dst []byte) ([]byte, error) {
 	}
 	dst = append(dst, f.Liveness...)
 	if f.Event != nil {
-		dst = append(dst, f.Event.bytes()...)
+		dst = append(dst, f.Event.bytes...)
 	}
 	return dst, nil
 }
@@ -60,123 +58,106 @@ func (f *Frame) Message() (*pb.WatchSnapshotsResponse, error) {
 	if f.Event == nil {
 		return m, nil
 	}
-	full, err := f.Event.message()
+	shared, err := f.Event.message()
 	if err != nil {
 		return nil, err
 	}
-	m.Event = &pb.WatchSnapshotsResponse_Full{Full: full}
+	m.Event = shared.Event
 	return m, nil
 }
 
-// Event is a version as the field full of a message, built on first use and
-// once. It is immutable and shared by all watchers.
-type Event struct {
-	version uint64
-	bytes   func() []byte
-	message func() (*pb.Full, error)
-}
+// maxShared bounds the events of one version, and the liveness blocks of one
+// tick, that are kept: readers that resume may name any base.
+const maxShared = 64
 
-func newEvent(s *snapshot.Snapshot) *Event {
-	return &Event{
-		version: s.Version,
-		bytes:   sync.OnceValue(func() []byte { return encodeFull(s) }),
-		message: sync.OnceValues(func() (*pb.Full, error) {
-			m := new(pb.WatchSnapshotsResponse)
-			if err := proto.Unmarshal(encodeFull(s), m); err != nil {
-				return nil, err
-			}
-			return m.GetFull(), nil
-		}),
-	}
-}
-
-func encodeFull(s *snapshot.Snapshot) []byte {
-	size := 0
-	for _, w := range s.Workers {
-		size += fieldSize(fieldWorkers, len(w.Encoded))
-	}
-	for _, p := range s.Pools {
-		size += fieldSize(fieldPools, len(p.Encoded))
-	}
-	b := appendHead(make([]byte, 0, fieldSize(fieldFull, size)), fieldFull, size)
-	for _, w := range s.Workers {
-		b = append(appendHead(b, fieldWorkers, len(w.Encoded)), w.Encoded...)
-	}
-	for _, p := range s.Pools {
-		b = append(appendHead(b, fieldPools, len(p.Encoded)), p.Encoded...)
-	}
-	return b
-}
-
-// fieldSize returns the size of a message field with n bytes inside.
-func fieldSize(num protowire.Number, n int) int {
-	return protowire.SizeTag(num) + protowire.SizeBytes(n)
-}
-
-// appendHead appends what stands before the n bytes of a message field.
-func appendHead(b []byte, num protowire.Number, n int) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(b, num, protowire.BytesType), uint64(n))
-}
-
-// Cache keeps what watchers share: the event of the newest version, and the
-// liveness blocks that end at the newest tick, by the tick that they begin
-// after. The zero Cache is ready. It is safe for concurrent use.
+// Cache keeps what watchers share: the events that lead to the newest
+// version, and the liveness blocks that end at the newest tick, by where they
+// begin. What leads to an older version or tick is dropped with the first
+// request for a newer one. The zero Cache is ready. It is safe for concurrent
+// use.
 type Cache struct {
-	mu     sync.Mutex
-	newest *Event
-	to     uint64
-	blocks map[uint64]func() []byte
+	events shared[change, []*Chunk]
+	blocks shared[uint64, []byte]
+	fulls  atomic.Uint64
+	deltas atomic.Uint64
 }
 
-// Full returns the event of s. A version older than the newest, which a reader
-// may still hold for a moment, is not kept.
-func (c *Cache) Full(s *snapshot.Snapshot) *Event {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.newest != nil && c.newest.version == s.Version {
-		return c.newest
-	}
-	e := newEvent(s)
-	if c.newest == nil || c.newest.version < s.Version {
-		c.newest = e
-	}
-	return e
+// change names an event that leads to a version.
+type change struct {
+	// base is the version that a delta is against; 0 for a full.
+	base uint64
+	// limit is the size at which the event is cut in chunks.
+	limit int
 }
+
+// Event returns the event that leads from version base of s to s, a full for
+// 0, in chunks of about limit bytes; one chunk for a limit of 0. A version
+// older than the newest, which a reader may still hold for a moment, is not
+// kept.
+func (c *Cache) Event(s *snapshot.Snapshot, base uint64, limit int) []*Chunk {
+	ch := change{base, limit}
+	return c.events.get(s.Version, ch, func() []*Chunk {
+		if base == 0 {
+			c.fulls.Add(1)
+		} else {
+			c.deltas.Add(1)
+		}
+		return encodeEvent(s, ch)
+	})
+}
+
+// Encoded returns how many fulls and deltas were encoded.
+func (c *Cache) Encoded() (fulls, deltas uint64) { return c.fulls.Load(), c.deltas.Load() }
 
 // Liveness returns the liveness field with the receipts of v admitted after
 // tick from; 0 for all. It must not be changed.
-func (c *Cache) Liveness(v *snapshot.View, from uint64) []byte { return c.block(v, from)() }
+func (c *Cache) Liveness(v *snapshot.View, from uint64) []byte {
+	return c.blocks.get(v.Tick, from, func() []byte { return encodeLiveness(v.Receipts, from) })
+}
 
-func (c *Cache) block(v *snapshot.View, from uint64) func() []byte {
-	build := func() []byte { return encodeLiveness(v.Receipts, from) }
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if v.Tick < c.to {
+// shared keeps what was built for the newest number, each once. The zero
+// shared is ready. It is safe for concurrent use.
+type shared[K comparable, V any] struct {
+	mu     sync.Mutex
+	newest uint64
+	kept   map[K]func() V
+}
+
+// get returns what build returns, for number n.
+func (s *shared[K, V]) get(n uint64, key K, build func() V) V { return s.find(n, key, build)() }
+
+func (s *shared[K, V]) find(n uint64, key K, build func() V) func() V {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n < s.newest {
 		return build
 	}
-	if c.blocks == nil || v.Tick > c.to {
-		c.to, c.blocks = v.Tick, make(map[uint64]func() []byte)
+	if s.kept == nil || n > s.newest {
+		s.newest, s.kept = n, make(map[K]func() V)
 	}
-	if b, ok := c.blocks[from]; ok {
-		return b
+	v, ok := s.kept[key]
+	if !ok && len(s.kept) >= maxShared {
+		return build
 	}
-	b := sync.OnceValue(build)
-	c.blocks[from] = b
-	return b
+	if !ok {
+		v = sync.OnceValue(build)
+		s.kept[key] = v
+	}
+	return v
 }
 
 // encodeLiveness returns nil where there are no receipts.
 func encodeLiveness(receipts []*snapshot.Receipt, from uint64) []byte {
 	size := 0
 	for r := range after(receipts, from) {
-		size += fieldSize(fieldWorkers, len(r.Encoded))
+		size += fieldSize(fieldReceipts, len(r.Encoded))
 	}
 	if size == 0 {
 		return nil
 	}
 	b := appendHead(make([]byte, 0, fieldSize(fieldLiveness, size)), fieldLiveness, size)
 	for r := range after(receipts, from) {
-		b = append(appendHead(b, fieldWorkers, len(r.Encoded)), r.Encoded...)
+		b = append(appendHead(b, fieldReceipts, len(r.Encoded)), r.Encoded...)
 	}
 	return b
 }
@@ -190,4 +171,14 @@ func after(receipts []*snapshot.Receipt, from uint64) func(yield func(*snapshot.
 			}
 		}
 	}
+}
+
+// fieldSize returns the size of a message field with n bytes inside.
+func fieldSize(num protowire.Number, n int) int {
+	return protowire.SizeTag(num) + protowire.SizeBytes(n)
+}
+
+// appendHead appends what stands before the n bytes of a message field.
+func appendHead(b []byte, num protowire.Number, n int) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, num, protowire.BytesType), uint64(n))
 }

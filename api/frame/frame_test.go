@@ -36,7 +36,7 @@ func testFrame(v *snapshot.View) *Frame {
 	return &Frame{
 		Head:     &pb.WatchSnapshotsResponse{ServerId: "s", Cursor: &pb.Cursor{Version: v.Version}},
 		Liveness: encodeLiveness(v.Receipts, 1),
-		Event:    newEvent(v.Snapshot),
+		Event:    new(Cache).Event(v.Snapshot, 0, 0)[0],
 	}
 }
 
@@ -67,7 +67,7 @@ func TestFrameIsTheMessage(t *testing.T) {
 
 func TestCodecHandsOutNoSharedBytes(t *testing.T) {
 	f := testFrame(testView(2))
-	before := bytes.Clone(f.Event.bytes())
+	before := bytes.Clone(f.Event.bytes)
 	for _, dst := range [][]byte{nil, make([]byte, 0, 4096), []byte("kept")} {
 		b, err := protoCodec{}.MarshalAppend(dst, f)
 		if err != nil {
@@ -78,7 +78,7 @@ func TestCodecHandsOutNoSharedBytes(t *testing.T) {
 		}
 		clear(b[:cap(b)])
 	}
-	if !bytes.Equal(before, f.Event.bytes()) {
+	if !bytes.Equal(before, f.Event.bytes) {
 		t.Error("the shared bytes changed")
 	}
 }
@@ -94,36 +94,6 @@ func TestCodecRefusesWhatIsNoMessage(t *testing.T) {
 		if err := c.Unmarshal(nil, new(string)); err == nil {
 			t.Errorf("%T read into a string", c)
 		}
-	}
-}
-
-func TestCachesShare(t *testing.T) {
-	var cache Cache
-	v := testView(2)
-	first := cache.Full(v.Snapshot)
-	if cache.Full(v.Snapshot) != first || &first.bytes()[0] != &cache.Full(v.Snapshot).bytes()[0] {
-		t.Error("one version was built twice")
-	}
-	old := *v.Snapshot
-	old.Content = &store.Content{Version: 2}
-	if cache.Full(&old) == first || cache.Full(v.Snapshot) != first {
-		t.Error("an older version took the place of the newest")
-	}
-	block := cache.Liveness(v, 1)
-	if &block[0] != &cache.Liveness(v, 1)[0] {
-		t.Error("one block was built twice")
-	}
-	if bytes.Equal(block, cache.Liveness(v, 0)) {
-		t.Error("two spans got one block")
-	}
-	next := *v
-	next.Tick++
-	cache.Liveness(&next, 1)
-	if len(cache.blocks) != 1 {
-		t.Errorf("%d blocks are kept, want those of the newest tick", len(cache.blocks))
-	}
-	if got := cache.Liveness(v, 1); !bytes.Equal(got, block) || cache.to != next.Tick {
-		t.Error("a view that is behind got another block or moved the cache back")
 	}
 }
 

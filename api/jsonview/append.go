@@ -2,6 +2,7 @@ package jsonview
 
 import (
 	"encoding/json"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -18,6 +19,19 @@ func appendArray(b []byte, n int, element func(b []byte, i int) []byte) []byte {
 			b = append(b, ',')
 		}
 		b = element(b, i)
+	}
+	return append(b, ']')
+}
+
+func appendEach[T any](b []byte, all iter.Seq[T], element func(b []byte, v T) []byte) []byte {
+	b = append(b, '[')
+	first := true
+	for v := range all {
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = element(b, v)
 	}
 	return append(b, ']')
 }

@@ -94,7 +94,7 @@ func (e *Encoder) Snapshot(v *snapshot.View, upstream bool) []byte {
 	b := strconv.AppendUint([]byte(`{"enabled":true,"version":`), v.Version, 10)
 	b = appendTime(append(b, `,"captured_at":`...), j.wall)
 	if !upstream {
-		b = j.name(append(b, ','))
+		b = j.warming(append(j.lineage(append(b, ',')), ','))
 		b = appendTime(append(b, `,"published_at":`...), v.Published)
 		b = appendString(append(b, `,"server_id":`...), e.serverID)
 		b = strconv.AppendInt(append(b, `,"stale_after_ms":`...), e.stale.Milliseconds(), 10)
@@ -113,8 +113,11 @@ type Line struct {
 	View *snapshot.View
 	// Since is the tick after which receipts are shown; 0 for all.
 	Since uint64
-	// Whole says that the workers and pools are shown.
+	// Whole says that all workers and pools are shown.
 	Whole bool
+	// Base is the version against which the changes are shown; 0 where they
+	// are not.
+	Base uint64
 	// Reason says why the watch ends; empty where it goes on.
 	Reason string
 	// ReconnectWithin is shown beside Reason.
@@ -125,13 +128,17 @@ type Line struct {
 func (e *Encoder) Line(l Line) []byte {
 	j := e.page(l.View, false)
 	b := appendString([]byte(`{"type":`), l.Type)
-	b = j.name(append(b, ','))
+	b = j.lineage(append(b, ','))
 	b = strconv.AppendUint(append(b, `,"version":`...), l.View.Version, 10)
+	b = j.warming(append(b, ','))
 	b = appendTime(append(b, `,"server_time":`...), j.wall)
 	b = j.liveness(append(b, `,"liveness":`...), l.Since)
-	if l.Whole {
+	switch {
+	case l.Whole:
 		b = j.workers(append(b, `,"workers":`...))
 		b = j.pools(append(b, `,"pools":`...))
+	case l.Base > 0:
+		b = j.delta(b, l.Base)
 	}
 	if l.Reason != "" {
 		b = appendString(append(b, `,"reason":`...), l.Reason)
@@ -140,11 +147,35 @@ func (e *Encoder) Line(l Line) []byte {
 	return append(b, '}', '\n')
 }
 
-// name appends the keys that name the view besides its version.
-func (j *page) name(b []byte) []byte {
+// lineage appends the keys that say which history the version is of.
+func (j *page) lineage(b []byte) []byte {
 	b = appendString(append(b, `"lineage":`...), j.view.Lineage)
-	b = strconv.AppendUint(append(b, `,"epoch":`...), j.view.Epoch, 10)
-	return strconv.AppendBool(append(b, `,"warming":`...), j.view.Warming)
+	return strconv.AppendUint(append(b, `,"epoch":`...), j.view.Epoch, 10)
+}
+
+func (j *page) warming(b []byte) []byte {
+	return strconv.AppendBool(append(b, `"warming":`...), j.view.Warming)
+}
+
+// delta appends the keys that tell the change from version base.
+func (j *page) delta(b []byte, base uint64) []byte {
+	var changed []int
+	for i, w := range j.view.Workers {
+		if w.Version > base {
+			changed = append(changed, i)
+		}
+	}
+	b = strconv.AppendUint(append(b, `,"base_version":`...), base, 10)
+	b = appendArray(append(b, `,"workers":`...), len(changed), func(b []byte, n int) []byte {
+		return j.worker(b, changed[n])
+	})
+	b = appendEach(append(b, `,"pools":`...), j.view.ChangedPools(base), j.pool)
+	b = appendEach(append(b, `,"removed":`...), j.view.Removed(base), func(b []byte, t *store.Tombstone) []byte {
+		return appendString(b, t.Worker.ID)
+	})
+	return appendEach(append(b, `,"removed_pools":`...), j.view.RemovedPools(base), func(b []byte, k snapshot.PoolKey) []byte {
+		return append(appendPoolKey(append(b, '{'), k), '}')
+	})
 }
 
 // workers appends the array of all workers.
@@ -290,28 +321,34 @@ func (j *page) extras(b []byte, w *snapshot.Worker) []byte {
 
 // pools appends the array of all pools.
 func (j *page) pools(b []byte) []byte {
-	return appendArray(b, len(j.view.Pools), func(b []byte, i int) []byte {
-		p := j.view.Pools[i]
-		b = appendKnown(append(b, `{"model":`...), p.Key.Model)
-		b = appendString(append(b, `,"mode":`...), p.Key.Role.String())
-		for _, n := range []struct {
-			key string
-			v   int
-		}{
-			{"workers", p.Workers}, {"fresh", p.Fresh}, {"stale", p.Stale},
-			{"missing", p.Missing}, {"unreachable", p.Unreachable},
-		} {
-			b = strconv.AppendInt(appendKey(b, n.key), int64(n.v), 10)
-		}
-		coverage, ok := p.Coverage()
-		b = appendFloat(append(b, `,"coverage":`...), coverage, ok)
-		b = j.aggregate(append(b, `,"aggregate":`...), p.Aggregate)
-		b = appendKnown(append(b, `,"hottest_worker_id":`...), p.HottestWorker)
-		b = appendRank(append(b, `,"hottest_rank":`...), p.HottestRank, p.HottestWorker != "")
-		b = appendFloat(append(b, `,"token_usage_imbalance":`...), p.TokenUsageImbalance, p.TokenUsageImbalance >= 0)
-		b = appendFloat(append(b, `,"request_imbalance":`...), p.RequestImbalance, p.RequestImbalance >= 0)
-		return append(b, '}')
-	})
+	return appendEach(b, slices.Values(j.view.Pools), j.pool)
+}
+
+func (j *page) pool(b []byte, p *snapshot.Pool) []byte {
+	b = appendPoolKey(append(b, '{'), p.Key)
+	for _, n := range []struct {
+		key string
+		v   int
+	}{
+		{"workers", p.Workers}, {"fresh", p.Fresh}, {"stale", p.Stale},
+		{"missing", p.Missing}, {"unreachable", p.Unreachable},
+	} {
+		b = strconv.AppendInt(appendKey(b, n.key), int64(n.v), 10)
+	}
+	coverage, ok := p.Coverage()
+	b = appendFloat(append(b, `,"coverage":`...), coverage, ok)
+	b = j.aggregate(append(b, `,"aggregate":`...), p.Aggregate)
+	b = appendKnown(append(b, `,"hottest_worker_id":`...), p.HottestWorker)
+	b = appendRank(append(b, `,"hottest_rank":`...), p.HottestRank, p.HottestWorker != "")
+	b = appendFloat(append(b, `,"token_usage_imbalance":`...), p.TokenUsageImbalance, p.TokenUsageImbalance >= 0)
+	b = appendFloat(append(b, `,"request_imbalance":`...), p.RequestImbalance, p.RequestImbalance >= 0)
+	return append(b, '}')
+}
+
+// appendPoolKey appends the keys that name a pool.
+func appendPoolKey(b []byte, k snapshot.PoolKey) []byte {
+	b = appendKnown(append(b, `"model":`...), k.Model)
+	return appendString(append(b, `,"mode":`...), k.Role.String())
 }
 
 // liveness appends the array of the receipts admitted after tick since.

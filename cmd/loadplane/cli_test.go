@@ -173,7 +173,7 @@ func TestSimCannotWrite(t *testing.T) {
 func awaitFresh(t *testing.T, server string, n int) {
 	t.Helper()
 	w := start(t, nil, "watch", "--server="+server)
-	pattern := regexp.MustCompile(`fresh=` + strconv.Itoa(n) + ` `)
+	pattern := regexp.MustCompile(`fresh=` + strconv.Itoa(n) + `\b`)
 	w.out.await(soon(t), t, pattern.MatchString)
 	w.stop()
 	if code := w.wait(t); code != exitOK {

@@ -10,9 +10,12 @@ func (a *app) watchCommand() *cobra.Command {
 	var out remote.Output
 	cmd := &cobra.Command{
 		Use:   "watch",
-		Short: "Print a line for every message of a watch",
-		Long: `Print a line for every message of a watch, until Ctrl-C. It does not connect
-again: when the plane ends the stream it says why and exits with 1.`,
+		Short: "Print a line for every change and heartbeat of a watch",
+		Long: `Print a line for every change and heartbeat of a watch, until Ctrl-C. A full
+names all workers as changed, a delta those that changed and were removed. Every
+view is checked against the digest that the plane sends. With -o json each
+message of the stream is a line. It does not connect again: when the plane ends
+the stream it says why and exits with 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			format, err := out.Format()

@@ -24,6 +24,8 @@ var edges = []edge{
 	{"api", "store", "reads values of the content"},
 	{"api", "store/snapshot", "waits for views and encodes them"},
 	{"api", "api/frame", "sends the shared bytes of a version"},
+	{"api", "api/health", "answers health checks"},
+	{"api/health", "store", "waits for the content to change"},
 	{"client", "proto/loadplane/v1", "reads the plane's messages"},
 	{"api", "api/jsonview", "writes the view as JSON"},
 	{"api", "proto/loadplane/v1", "serves the plane's messages"},
@@ -49,6 +51,7 @@ var edges = []edge{
 	{"cmd/loadplane", "sim", "sim and demo run simulated engines"},
 	{"cmd/loadplane", "service/config", "flags and files of serve and demo"},
 	{"cmd/loadplane", "cmd/loadplane/remote", "commands that talk to a running plane"},
+	{"cmd/loadplane/remote", "client", "follows a watch"},
 	{"cmd/loadplane/remote", "proto/loadplane/v1", "prints messages"},
 	{"cmd/loadplane/remote", "proto/loadplane/v1/loadplanev1connect", "asks a running plane"},
 }

@@ -2,10 +2,13 @@ package remote
 
 import (
 	"bytes"
+	"errors"
 	"math"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/loadplane/loadplane/client"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -81,34 +84,65 @@ func TestShortAndAge(t *testing.T) {
 	}
 }
 
-func TestViewApplies(t *testing.T) {
-	worker := func(row uint32, f pb.Freshness) *pb.Worker { return &pb.Worker{Row: row, Freshness: f} }
+// TestFollowerSaysWhatChanged feeds the messages of one watch.
+func TestFollowerSaysWhatChanged(t *testing.T) {
+	fresh, stale := pb.Freshness_FRESHNESS_FRESH, pb.Freshness_FRESHNESS_STALE
+	worker := func(row uint32, f pb.Freshness) *pb.Worker {
+		return &pb.Worker{Row: row, WorkerId: strings.Repeat("w", int(row)), Freshness: f}
+	}
+	at := func(version uint64, m *pb.WatchSnapshotsResponse) *pb.WatchSnapshotsResponse {
+		m.Cursor = &pb.Cursor{Lineage: "l", Epoch: 1, Version: version}
+		return m
+	}
 	full := func(chunk, chunks uint32, workers ...*pb.Worker) *pb.WatchSnapshotsResponse {
 		return &pb.WatchSnapshotsResponse{Event: &pb.WatchSnapshotsResponse_Full{Full: &pb.Full{Workers: workers, Chunk: chunk, Chunks: chunks}}}
 	}
-	fresh, stale := pb.Freshness_FRESHNESS_FRESH, pb.Freshness_FRESHNESS_STALE
-	steps := []struct {
-		name    string
-		m       *pb.WatchSnapshotsResponse
-		want    string
-		changed string
-	}{
-		{"full", full(0, 0, worker(1, fresh), worker(2, fresh)), "fresh=2 stale=0", "changed=2"},
-		{"delta", &pb.WatchSnapshotsResponse{Event: &pb.WatchSnapshotsResponse_Delta{Delta: &pb.Delta{
-			Removed: []*pb.RemovedWorker{{Row: 2}}, Workers: []*pb.Worker{worker(1, stale), worker(3, fresh)},
-		}}}, "fresh=1 stale=1", "changed=3"},
-		{"heartbeat", &pb.WatchSnapshotsResponse{Event: &pb.WatchSnapshotsResponse_Heartbeat{}}, "fresh=1 stale=1", "changed=0"},
-		{"first chunk shows nothing yet", full(0, 2, worker(1, fresh)), "fresh=1 stale=1", "changed=1"},
-		{"last chunk commits", full(1, 2, worker(4, fresh)), "fresh=2 stale=0", "changed=1"},
-		{"chunk without its first one", full(1, 2, worker(5, stale)), "fresh=0 stale=1", "changed=1"},
+	delta := func(base uint64, removed uint32, workers ...*pb.Worker) *pb.WatchSnapshotsResponse {
+		return &pb.WatchSnapshotsResponse{Event: &pb.WatchSnapshotsResponse_Delta{Delta: &pb.Delta{
+			BaseVersion: base, Removed: []*pb.RemovedWorker{{Row: removed}}, Workers: workers,
+		}}}
 	}
-	v := view{workers: map[uint32]*pb.Worker{}}
-	for _, s := range steps {
-		line := watchLine(&v, s.m, v.apply(s.m))
-		if !strings.Contains(watchLine(&v, s.m, 0), s.want) || !strings.Contains(line, s.changed) {
-			t.Errorf("%s: %s, want %s %s", s.name, line, s.want, s.changed)
+	beat := &pb.WatchSnapshotsResponse{Event: &pb.WatchSnapshotsResponse_Heartbeat{Heartbeat: &pb.Heartbeat{}}}
+	leave := &pb.WatchSnapshotsResponse{Warming: true, Event: &pb.WatchSnapshotsResponse_GoAway{GoAway: &pb.GoAway{
+		ReconnectWithinMs: 2000, Reason: "draining: \x1b[31m" + strings.Repeat("because ", 30),
+	}}}
+	var b bytes.Buffer
+	f := follower{out: &b}
+	for _, s := range []struct {
+		name string
+		m    *pb.WatchSnapshotsResponse
+		want string
+	}{
+		{"first chunk shows nothing yet", at(7, full(0, 2, worker(1, fresh))), ""},
+		{"last chunk commits", at(7, full(1, 2, worker(2, fresh))), "v7     full      fresh=2 changed=2\n"},
+		{"delta", at(9, delta(7, 2, worker(1, stale), worker(3, fresh))), "v9     delta     fresh=1 stale=1 changed=2 removed=1\n"},
+		{"heartbeat", at(9, beat), "v9     heartbeat fresh=1 stale=1\n"},
+		{"go_away", at(9, leave), "v9     go_away   come back within 2000ms: draining: ?[31mbec"},
+	} {
+		b.Reset()
+		if err := f.take(s.m, time.Now()); err != nil {
+			t.Fatal(s.name, err)
+		}
+		requireWidth(t, b.String())
+		if got := b.String(); s.want == "" && got != "" || !strings.Contains(got, s.want) {
+			t.Errorf("%s: %q, want %q", s.name, got, s.want)
 		}
 	}
+	if err := f.take(at(12, delta(11, 1)), time.Now()); !errors.Is(err, client.ErrGap) {
+		t.Errorf("a delta that does not follow: %v", err)
+	}
+}
+
+func TestWatchLineIsNarrow(t *testing.T) {
+	var f follower
+	m := extreme()
+	m.Cursor.Lineage = "l"
+	v, err := f.replica.Apply(m, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.changed, f.removed = math.MaxInt64, math.MaxInt64
+	requireWidth(t, f.line(v, m))
 }
 
 func FuzzPrintable(f *testing.F) {

@@ -9,41 +9,31 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/loadplane/loadplane/client"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 )
 
-// Watch writes a line for every message of a watch, in one of the formats
-// table and json. It returns nil when ctx ended it, else why it ended.
+// lineWidth is the most that a line of a watch takes, columns.
+const lineWidth = 80
+
+// Watch writes a line for every event of a watch, in one of the formats table
+// and json. It returns nil when ctx ended it, else why it ended.
 func (c *Client) Watch(ctx context.Context, w io.Writer, format string) error {
 	stream, err := c.snapshots.WatchSnapshots(ctx, &pb.WatchSnapshotsRequest{ClientId: "loadplane watch"})
 	if err != nil {
 		return c.watchEnd(ctx, "", err)
 	}
 	defer func() { _ = stream.Close() }()
-	v := view{workers: map[uint32]*pb.Worker{}}
+	f := follower{out: w, json: format == "json"}
 	reason := ""
 	for stream.Receive() {
 		m := stream.Msg()
 		reason = cmp.Or(m.GetGoAway().GetReason(), reason)
-		if err := v.print(w, m, format); err != nil {
+		if err := f.take(m, time.Now()); err != nil {
 			return err
 		}
 	}
 	return c.watchEnd(ctx, reason, stream.Err())
-}
-
-func (v *view) print(w io.Writer, m *pb.WatchSnapshotsResponse, format string) error {
-	changed := v.apply(m)
-	if format == "json" {
-		line, err := compactJSON(m)
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(append(line, '\n'))
-		return err
-	}
-	_, err := fmt.Fprintln(w, watchLine(v, m, changed))
-	return err
 }
 
 // watchEnd says why a watch ended; nil when the user ended it. reason is what
@@ -63,48 +53,94 @@ func (c *Client) watchEnd(ctx context.Context, reason string, err error) error {
 	return fmt.Errorf("the watch ended: %w", c.explain(err))
 }
 
-// view is what a watch has shown so far. It is for one goroutine.
-type view struct {
-	workers map[uint32]*pb.Worker
-	// filling holds the first chunks of a full; nil between fulls.
-	filling map[uint32]*pb.Worker
+// follower applies the messages of one watch and writes what they say. It is
+// for one goroutine.
+type follower struct {
+	out     io.Writer
+	json    bool
+	replica client.Replica
+	// changed and removed count the workers of an event that is not whole yet.
+	changed, removed int
 }
 
-// apply takes a message in and returns how many workers it changed.
-func (v *view) apply(m *pb.WatchSnapshotsResponse) int {
-	if full := m.GetFull(); full != nil {
-		if full.GetChunk() == 0 || v.filling == nil {
-			v.filling = map[uint32]*pb.Worker{}
+// take writes a line for m: as JSON for every message, else once its event is
+// whole. It fails where m does not continue what was shown.
+func (f *follower) take(m *pb.WatchSnapshotsResponse, at time.Time) error {
+	if f.json {
+		line, err := compactJSON(m)
+		if err != nil {
+			return err
 		}
-		for _, w := range full.GetWorkers() {
-			v.filling[w.GetRow()] = w
+		if _, err := f.out.Write(append(line, '\n')); err != nil {
+			return err
 		}
-		if full.GetChunk()+1 >= full.GetChunks() {
-			v.workers, v.filling = v.filling, nil
-		}
-		return len(full.GetWorkers())
 	}
-	delta := m.GetDelta()
-	for _, r := range delta.GetRemoved() {
-		delete(v.workers, r.GetRow())
+	view, err := f.replica.Apply(m, at)
+	if err != nil {
+		return fmt.Errorf("the watch cannot be followed: %w", err)
 	}
-	for _, w := range delta.GetWorkers() {
-		v.workers[w.GetRow()] = w
+	f.changed += len(m.GetFull().GetWorkers()) + len(m.GetDelta().GetWorkers())
+	f.removed += len(m.GetDelta().GetRemoved())
+	if !lastChunk(m) {
+		return nil
 	}
-	return len(delta.GetRemoved()) + len(delta.GetWorkers())
+	line := f.line(view, m)
+	f.changed, f.removed = 0, 0
+	if f.json {
+		return nil
+	}
+	_, err = fmt.Fprintln(f.out, line)
+	return err
 }
 
-func watchLine(v *view, m *pb.WatchSnapshotsResponse, changed int) string {
-	t := tally{}
-	for _, w := range v.workers {
-		t[w.GetFreshness()]++
+func lastChunk(m *pb.WatchSnapshotsResponse) bool {
+	number := max(m.GetFull().GetChunk(), m.GetDelta().GetChunk())
+	return number+1 >= max(m.GetFull().GetChunks(), m.GetDelta().GetChunks())
+}
+
+// line is what a whole event says, in a line of a terminal.
+func (f *follower) line(v *client.View, m *pb.WatchSnapshotsResponse) string {
+	line := fmt.Sprintf("%s v%-5d %-9s", time.UnixMilli(m.GetServerUnixMs()).Format("15:04:05.000"), v.Version(), eventWord(m))
+	if g := m.GetGoAway(); g != nil {
+		line += fmt.Sprintf(" come back within %dms: %s", g.GetReconnectWithinMs(), Printable(g.GetReason(), maxText))
+	} else {
+		line += " " + count(v) + f.changes()
 	}
-	line := fmt.Sprintf("%s v%-6d %-9s %s changed=%d",
-		time.UnixMilli(m.GetServerUnixMs()).Format("15:04:05.000"), m.GetCursor().GetVersion(), eventWord(m), t, changed)
-	if m.GetWarming() {
+	if v.Warming() {
 		line += " warming"
 	}
+	if runes := []rune(line); len(runes) > lineWidth {
+		return string(runes[:lineWidth-1]) + "…"
+	}
 	return line
+}
+
+// changes says how many workers the event brought and took.
+func (f *follower) changes() string {
+	text := ""
+	if f.changed > 0 {
+		text += fmt.Sprintf(" changed=%d", f.changed)
+	}
+	if f.removed > 0 {
+		text += fmt.Sprintf(" removed=%d", f.removed)
+	}
+	return text
+}
+
+// count counts the workers of a view by freshness; of those that are not
+// fresh only where there are some.
+func count(v *client.View) string {
+	t := tally{}
+	for _, w := range v.Workers() {
+		t[w.GetFreshness()]++
+	}
+	text := fmt.Sprintf("fresh=%d", t[pb.Freshness_FRESHNESS_FRESH])
+	for _, f := range []pb.Freshness{pb.Freshness_FRESHNESS_STALE, pb.Freshness_FRESHNESS_MISSING, pb.Freshness_FRESHNESS_UNREACHABLE} {
+		if t[f] > 0 {
+			text += fmt.Sprintf(" %s=%d", freshnessWord(f), t[f])
+		}
+	}
+	return text
 }
 
 func eventWord(m *pb.WatchSnapshotsResponse) string {

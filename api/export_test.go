@@ -1,0 +1,4 @@
+package api
+
+// SetChunk makes a small limit testable: events are cut at n bytes.
+func (a *API) SetChunk(n int) { a.chunk = n }

@@ -1,0 +1,6 @@
+//go:build !race
+
+package api_test
+
+// raceShare leaves the model test as it is.
+const raceShare = 1
