@@ -27,6 +27,7 @@ var edges = []edge{
 	{"api", "api/health", "answers health checks"},
 	{"api/health", "store", "waits for the content to change"},
 	{"client", "proto/loadplane/v1", "reads the plane's messages"},
+	{"e2e/history", "proto/loadplane/v1", "records messages for checks after a run"},
 	{"api", "api/jsonview", "writes the view as JSON"},
 	{"api", "proto/loadplane/v1", "serves the plane's messages"},
 	{"api/frame", "store/snapshot", "composes the bytes of a view"},

@@ -1,0 +1,7 @@
+//go:build race
+
+package soak
+
+import "time"
+
+const usual = 15 * time.Minute
