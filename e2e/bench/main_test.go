@@ -1,0 +1,105 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestMain lets the test binary be the children too.
+func TestMain(m *testing.M) {
+	if isChild(os.Args[1:]) {
+		os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// A short run of all parts, with profiles: every part measures something, and
+// the table and the lines agree on what.
+func TestShort(t *testing.T) {
+	dir := t.TempDir()
+	lines := filepath.Join(dir, "bench.jsonl")
+	var table, log bytes.Buffer
+	if code := command([]string{"-short", "-json", lines, "-cpuprofile", dir}, &table, &log); code != 0 {
+		t.Fatalf("exit code %d: %s", code, log.String())
+	}
+	for _, want := range []string{
+		"plane / stock", "plane / tuned", "plane / proto.Marshal", "p99.9 ms", "heap bytes a worker",
+		"an idle connection with a stream", "an idle watcher", "A SHORT RUN",
+		"CPU of line-saturated-plane-2-ranks.pprof", "CPU of latency-plane.pprof",
+	} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("the table lacks %q", want)
+		}
+	}
+	for _, rec := range readRecords(t, lines) {
+		for name, v := range rec.Values {
+			if v < 0 && rec.Part != "memory" {
+				t.Errorf("%s, %s, %s: %s is %v", rec.Part, rec.Case, rec.Of, name, v)
+			}
+		}
+		if v, ok := rec.Values["reports/s"]; ok && v == 0 {
+			t.Errorf("%s of %s: no reports", rec.Case, rec.Of)
+		}
+	}
+	t.Log(table.String())
+}
+
+// measurement is a line as a reader of the file sees it.
+type measurement struct {
+	Part, Case, Of string
+	Values         map[string]float64
+}
+
+// readRecords reads a file of measurements behind its first line, and fails
+// where a part is missing.
+func readRecords(t *testing.T, path string) (records []measurement) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, rest, _ := strings.Cut(string(data), "\n")
+	var head struct{ Machine struct{ Cores int } }
+	if err := json.Unmarshal([]byte(first), &head); err != nil || head.Machine.Cores == 0 {
+		t.Fatalf("the first line does not name the machine: %v in %s", err, first)
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(rest) {
+		var rec measurement
+		if err := json.Unmarshal([]byte(line), &rec); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		seen[rec.Part] = true
+		records = append(records, rec)
+	}
+	for _, p := range parts {
+		if !seen[p.name] {
+			t.Errorf("part %s measured nothing", p.name)
+		}
+	}
+	return records
+}
+
+func TestFlags(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+	}{
+		{"help", []string{"-h"}, 0},
+		{"unknown part", []string{"-part", "nothing"}, 2},
+		{"unknown flag", []string{"-nothing"}, 2},
+		{"unknown child", []string{"child", "nothing"}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var out, log bytes.Buffer
+			if code := command(c.args, &out, &log); code != c.code {
+				t.Errorf("exit code %d, want %d: %s", code, c.code, log.String())
+			}
+		})
+	}
+}
