@@ -17,10 +17,14 @@ LINT := go tool -modfile=tools/lint/go.mod golangci-lint
 VERSION := $(or $(shell $(GIT) describe --tags --always --dirty 2>/dev/null),devel)
 # Arguments of "loadplane demo" for "make run".
 ARGS ?=
+# Arguments of the program of "make bench"; -h lists them.
+BENCH ?=
 # Time for each fuzz target, as go test -fuzztime takes it.
 FUZZTIME ?= 20s
 # Frames that "make fuzz" mutates and sends through the push decoder.
 MUTATIONS ?= 1000000
+# Simulated hours of "make sim-soak".
+SIM_HOURS ?= 30
 # Commit that the wire definitions must stay compatible with.
 AGAINST ?= HEAD^
 
@@ -39,10 +43,16 @@ build: ## Build bin/loadplane
 # The race detector needs a C compiler; without one the tests run without it.
 RACE := $(if $(shell command -v "$$(go env CC)" 2>/dev/null),-race)
 
+# At full size these are too slow under the race detector: there they do a
+# part, and run once more without it.
+FULL_SIZE := TestDeltasAddUpToTheFull|TestLinesAddUpToTheSnapshot|TestSimulatedHour
+
 .PHONY: test
-test: ## Run all tests, with the race detector where there is a C compiler
+test: ## Run all tests, under the race detector where there is a cc
 	@[ -n '$(RACE)' ] || echo 'test: no C compiler, so no race detector' >&2
 	go test $(RACE) ./...
+	[ -z '$(RACE)' ] || go test -v -run '^($(FULL_SIZE))$$' ./api ./e2e/soak |
+		awk '/^(ok|FAIL|---)/ { print } /^--- PASS/ { n++ } END { exit n != 3 }'
 
 .PHONY: e2e
 e2e: ## Run the tests on real processes and sockets only, uncached
@@ -66,6 +76,8 @@ generate: ## Generate code from proto/
 .PHONY: check
 check: check-generated check-breaking check-modules check-docs ## Check generated code, wire, modules, vet and docs
 	@go vet ./...
+	go -C e2e/bench vet ./...
+	go -C e2e/bench test ./...
 	echo 'check: all clean'
 
 # Generates into an empty folder, so that stale, missing, edited and untracked
@@ -96,7 +108,7 @@ check-breaking:
 
 .PHONY: check-modules
 check-modules:
-	@for mod in go.mod tools/*/go.mod; do
+	@for mod in go.mod tools/*/go.mod e2e/bench/go.mod; do
 		go -C "$${mod%go.mod}." mod tidy -diff
 		echo "check: $$mod is tidy"
 	done
@@ -107,10 +119,15 @@ check-docs:
 	@go test -count=1 ./e2e/rules
 
 .PHONY: bench
-bench: ## Run the benchmarks
+bench: ## Measure the line next to bare gRPC servers (BENCH="-part X")
+	@go -C e2e/bench build -o ../../bin/bench .
+	exec bin/bench -json bin/bench.jsonl $(BENCH)
+
+.PHONY: bench-go
+bench-go: ## Run the Go benchmarks of the packages
 	@files=$$($(GIT) ls-files --cached --others --exclude-standard '*_test.go')
 	dirs=$$({ grep -l '^func Benchmark' $$files /dev/null || true; } | xargs -r dirname | sort -u | sed 's|^|./|')
-	[ -n "$$dirs" ] || { echo 'bench: no benchmarks'; exit 0; }
+	[ -n "$$dirs" ] || { echo 'bench-go: no benchmarks'; exit 0; }
 	go test -run '^$$' -bench . -benchmem $$dirs
 
 .PHONY: fuzz
@@ -119,6 +136,25 @@ fuzz: ## Run each fuzz target for FUZZTIME, then mutated frames
 	{ grep -Ho '^func Fuzz[A-Za-z0-9_]*' $$files /dev/null || true; } | sort | while IFS=: read -r file func; do
 		name=$${func#func }
 		echo "fuzz: $$name in $${file%/*} for $(FUZZTIME)"
-		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime '$(FUZZTIME)' "./$${file%/*}" </dev/null
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime '$(FUZZTIME)' -fuzzminimizetime 50x "./$${file%/*}" </dev/null
 	done
 	LOADPLANE_MUTATIONS=$(MUTATIONS) go test -count=1 -run '^TestMutatedFrames$$' -v ./ingest/push | tee /dev/stderr | grep -c '^--- PASS: TestMutatedFrames' >/dev/null
+
+# Operations of "make model".
+OPS ?= 1000000
+
+.PHONY: model
+model: ## Run the model test with a million operations (OPS=1000000)
+	@LOADPLANE_MODEL_OPS=$(OPS) go test -count=1 -timeout 2h -v -run '^TestModel$$' ./e2e/model
+
+.PHONY: defects
+defects: ## Seed each defect in a copy; named tests must catch it
+	@e2e/defects/run.sh
+
+.PHONY: sim-soak
+sim-soak: ## Run SIM_HOURS hours of simulated time under faults
+	@LOADPLANE_SIM_HOURS='$(SIM_HOURS)' go test -count=1 -timeout 0 -run '^TestSimulatedHour$$' -v ./e2e/soak
+
+.PHONY: hostile
+hostile: ## Run the attacks on ingest at their full numbers
+	@LOADPLANE_HOSTILE=full go test -count=1 -timeout 0 -v ./e2e/hostile
