@@ -106,8 +106,9 @@ type Tombstone struct {
 	At Instant
 }
 
-// at is Find for a caller that knows where the row most likely is.
-func (c *Content) at(row uint32, guess int) (int, bool) {
+// FindNear is Find for a caller that knows where the row most likely is: where
+// it was in another version. It is cheaper where the guess is right.
+func (c *Content) FindNear(row uint32, guess int) (int, bool) {
 	if guess < len(c.Entries) && c.Entries[guess].Row == row {
 		return guess, true
 	}

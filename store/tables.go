@@ -97,7 +97,7 @@ func write(db *memdb.MemDB, prev, next *State, x extra) error {
 	txn := db.Txn(true)
 	defer txn.Abort() // no effect after Commit
 	for i, e := range prev.Entries {
-		if _, ok := next.at(e.Row, i); !ok {
+		if _, ok := next.FindNear(e.Row, i); !ok {
 			if err := deleteRow(txn, e.Row); err != nil {
 				return err
 			}
@@ -127,7 +127,7 @@ func deleteRow(txn *memdb.Txn, row uint32) error {
 // writeRow writes what is new of a worker; an unchanged one costs a lookup.
 func writeRow(txn *memdb.Txn, prev, next *State, i int) error {
 	e, l := next.Entries[i], next.Live[i]
-	j, known := prev.at(e.Row, i)
+	j, known := prev.FindNear(e.Row, i)
 	if !known || prev.Entries[j].Worker != e.Worker {
 		if err := txn.Insert(tableWorkers, &workerRow{e.Row, e.Worker}); err != nil {
 			return err

@@ -196,7 +196,7 @@ func (b *Builder) snapshot(st *store.State, last *View) *Snapshot {
 		s.inherit(last.Snapshot, opts.Clock.Now())
 	}
 	for i, e := range st.Entries {
-		w := last.worker(e)
+		w := last.worker(e, i)
 		if w == nil {
 			w = newWorker(e)
 		}
@@ -206,12 +206,13 @@ func (b *Builder) snapshot(st *store.State, last *View) *Snapshot {
 	return s
 }
 
-// worker returns the view's worker when its entry is still e.
-func (v *View) worker(e *store.Entry) *Worker {
+// worker returns the view's worker when its entry is still e; it most likely
+// is at guess.
+func (v *View) worker(e *store.Entry, guess int) *Worker {
 	if v == nil {
 		return nil
 	}
-	if i, ok := v.Find(e.Row); ok && v.Workers[i].Entry == e {
+	if i, ok := v.FindNear(e.Row, guess); ok && v.Workers[i].Entry == e {
 		return v.Workers[i]
 	}
 	return nil
@@ -229,19 +230,20 @@ func receipts(st *store.State, last *View) []*Receipt {
 		if l == nil {
 			continue
 		}
-		if out[i] = last.receipt(l); out[i] == nil {
+		if out[i] = last.receipt(l, i); out[i] == nil {
 			out[i] = &Receipt{Live: l, Encoded: encodeReceipt(l)}
 		}
 	}
 	return out
 }
 
-// receipt returns the view's receipt of a worker when it is still l.
-func (v *View) receipt(l *store.Live) *Receipt {
+// receipt returns the view's receipt of a worker when it is still l; it most
+// likely is at guess.
+func (v *View) receipt(l *store.Live, guess int) *Receipt {
 	if v == nil {
 		return nil
 	}
-	if i, ok := v.Find(l.Row); ok && v.Receipts[i] != nil && v.Receipts[i].Live == l {
+	if i, ok := v.FindNear(l.Row, guess); ok && v.Receipts[i] != nil && v.Receipts[i].Live == l {
 		return v.Receipts[i]
 	}
 	return nil
