@@ -35,6 +35,16 @@ func (b *encoder) fixed(num protowire.Number, v uint64) {
 
 func (b *encoder) float(num protowire.Number, v float64) { b.fixed(num, math.Float64bits(v)) }
 
+// number appends a known number of a rank or an aggregate, which is a float or
+// a count.
+func (b *encoder) number(num uint8, isFloat bool, count int64, float float64) {
+	if isFloat {
+		b.float(protowire.Number(num), float)
+	} else {
+		b.known(protowire.Number(num), uint64(count))
+	}
+}
+
 func (b *encoder) text(num protowire.Number, v string) {
 	if v != "" {
 		b.element(num, v)
@@ -110,15 +120,11 @@ func encodeWorker(row uint32, content []byte, hash uint64) []byte {
 func encodeRank(r *store.Rank) []byte {
 	var b encoder
 	b.uint(1, uint64(r.DPRank))
-	for f, info := range store.Fields {
-		switch num := protowire.Number(info.Number); {
-		case !r.Has(store.Field(f)):
-		case info.Float:
-			v, _ := r.Float(store.Field(f))
-			b.float(num, v)
-		default:
-			v, _ := r.Count(store.Field(f))
-			b.known(num, uint64(v))
+	for i, info := range store.Fields {
+		if f := store.Field(i); r.Has(f) {
+			count, _ := r.Count(f)
+			float, _ := r.Float(f)
+			b.number(info.Number, info.Float, count, float)
 		}
 	}
 	return b
@@ -127,15 +133,11 @@ func encodeRank(r *store.Rank) []byte {
 func encodeAggregate(a *store.Aggregate) []byte {
 	var b encoder
 	b.known(1, uint64(a.Ranks))
-	for s, info := range store.Sums {
-		switch num := protowire.Number(info.Number); {
-		case !a.Has(store.Sum(s)):
-		case info.Float:
-			v, _ := a.Float(store.Sum(s))
-			b.float(num, v)
-		default:
-			v, _ := a.Count(store.Sum(s))
-			b.known(num, uint64(v))
+	for i, info := range store.Sums {
+		if s := store.Sum(i); a.Has(s) {
+			count, _ := a.Count(s)
+			float, _ := a.Float(s)
+			b.number(info.Number, info.Float, count, float)
 		}
 	}
 	if a.HottestBy != "" {
