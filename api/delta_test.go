@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/loadplane/loadplane/client"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"github.com/loadplane/loadplane/store"
 )
@@ -118,7 +119,7 @@ func TestResume(t *testing.T) {
 					p.Fatal(s.Err())
 				}
 				m := s.Msg()
-				if got := eventOf(m); got != c.want || time.Since(begin) != 0 {
+				if got := client.EventName(m); got != c.want || time.Since(begin) != 0 {
 					p.Errorf("a %s after %v, want a %s at once", got, time.Since(begin), c.want)
 				}
 				if d := m.GetDelta(); d != nil && (d.GetBaseVersion() != cursor.GetVersion() || len(d.GetRemoved())+len(d.GetWorkers()) == 0) {
@@ -154,20 +155,6 @@ func (p *plane) history() *pb.Cursor {
 	return &pb.Cursor{Lineage: view.Lineage, Epoch: view.Epoch, Version: view.Version}
 }
 
-func eventOf(m *pb.WatchSnapshotsResponse) string {
-	switch m.GetEvent().(type) {
-	case *pb.WatchSnapshotsResponse_Full:
-		return "full"
-	case *pb.WatchSnapshotsResponse_Delta:
-		return "delta"
-	case *pb.WatchSnapshotsResponse_Heartbeat:
-		return "heartbeat"
-	case *pb.WatchSnapshotsResponse_GoAway:
-		return "go_away"
-	}
-	return fmt.Sprintf("%T", m.GetEvent())
-}
-
 // TestResumeBelowTheHorizon comes back after what it missed was forgotten.
 func TestResumeBelowTheHorizon(t *testing.T) {
 	for _, c := range []struct {
@@ -191,7 +178,7 @@ func TestResumeBelowTheHorizon(t *testing.T) {
 				p.after(settle)
 				again := p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{Resume: s.replica.Resume()})
 				again.replica = s.replica
-				if got := eventOf(again.next()); got != c.want {
+				if got := client.EventName(again.next()); got != c.want {
 					p.Errorf("got a %s, want a %s", got, c.want)
 				}
 				if again.view().Worker("a:30000") != nil || again.view().Worker("b:30000") == nil {
@@ -321,7 +308,7 @@ func TestChunksOfAnEvent(t *testing.T) {
 			held = s.view().Version()
 		}
 		if m.GetGoAway() == nil || m.GetCursor().GetVersion() != held || len(s.view().Workers()) != workers {
-			p.Errorf("after the full: %v at version %d", eventOf(m), s.view().Version())
+			p.Errorf("after the full: %v at version %d", client.EventName(m), s.view().Version())
 		}
 		if got := p.metric("loadplane_api_messages_sent_total", "full"); got != float64(chunks) {
 			p.Errorf("%v fulls are counted, want %d messages", got, chunks)
@@ -401,7 +388,7 @@ func TestGoAwayNamesWhatIsHeld(t *testing.T) {
 				m = s.next()
 			}
 			if m.GetGoAway() == nil || m.GetCursor().GetVersion() != p.version() || s.replica.Resume().GetVersion() != p.version() {
-				p.Errorf("a %s of version %d, want a go_away of %d", eventOf(m), m.GetCursor().GetVersion(), p.version())
+				p.Errorf("a %s of version %d, want a go_away of %d", client.EventName(m), m.GetCursor().GetVersion(), p.version())
 			}
 			if s.Receive() {
 				p.Error("a message after go_away")

@@ -218,9 +218,9 @@ func (w *watcher) take(m *pb.WatchSnapshotsResponse) error {
 	if err != nil {
 		return err
 	}
-	w.events[eventOf(m)]++
+	w.events[client.EventName(m)]++
 	if v != nil && v.Version() == m.GetCursor().GetVersion() {
-		w.seen = append(w.seen, sight{eventOf(m), v.Version(), viewContent(v)})
+		w.seen = append(w.seen, sight{client.EventName(m), v.Version(), viewContent(v)})
 	}
 	return nil
 }

@@ -17,6 +17,23 @@ type event struct {
 	removedPools []*pb.PoolKey
 }
 
+// EventName returns what kind of event a message of a watch carries, as the
+// lines of the JSON watch name it: full, delta, heartbeat or go_away; empty for
+// none that this package knows.
+func EventName(m *pb.WatchSnapshotsResponse) string {
+	switch m.GetEvent().(type) {
+	case *pb.WatchSnapshotsResponse_Full:
+		return "full"
+	case *pb.WatchSnapshotsResponse_Delta:
+		return "delta"
+	case *pb.WatchSnapshotsResponse_Heartbeat:
+		return "heartbeat"
+	case *pb.WatchSnapshotsResponse_GoAway:
+		return "go_away"
+	}
+	return ""
+}
+
 // place says which part of an event a message is.
 type place struct {
 	number, count uint32

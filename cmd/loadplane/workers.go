@@ -19,26 +19,8 @@ func (a *app) workersCommand() *cobra.Command {
 }
 
 func (a *app) workersListCommand() *cobra.Command {
-	var f remote.Flags
-	var out remote.Output
-	cmd := &cobra.Command{
+	return a.asks(&cobra.Command{
 		Use:   "list",
 		Short: "List the workers and the state of their registration",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			format, err := out.Format()
-			if err != nil {
-				return err
-			}
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			return c.Workers(cmd.Context(), a.out, format)
-		},
-	}
-	f.Register(cmd.Flags())
-	out.Register(cmd.Flags(), "table", "wide", "json", "yaml")
-	return cmd
+	}, (*remote.Client).Workers, "table", "wide", "json", "yaml")
 }

@@ -178,28 +178,14 @@ func (w *watcher) take(m *pb.WatchSnapshotsResponse) {
 		err = w.check(m, before, view)
 	}
 	if err != nil && w.broken == nil {
-		w.broken = fmt.Errorf("%s, message %d (%s of version %d): %w", w.name, w.count, kindOf(m), m.GetCursor().GetVersion(), err)
+		w.broken = fmt.Errorf("%s, message %d (%s of version %d): %w", w.name, w.count, client.EventName(m), m.GetCursor().GetVersion(), err)
 	}
 	if w.count == 0 {
-		w.first, w.base = kindOf(m), m.GetDelta().GetBaseVersion()
+		w.first, w.base = client.EventName(m), m.GetDelta().GetBaseVersion()
 	}
 	w.last = nameOf(m.GetCursor())
 	w.lag = max(w.lag, now.Sub(time.UnixMilli(m.GetServerUnixMs())))
 	w.count++
-}
-
-func kindOf(m *pb.WatchSnapshotsResponse) string {
-	switch m.GetEvent().(type) {
-	case *pb.WatchSnapshotsResponse_Full:
-		return "full"
-	case *pb.WatchSnapshotsResponse_Delta:
-		return "delta"
-	case *pb.WatchSnapshotsResponse_Heartbeat:
-		return "heartbeat"
-	case *pb.WatchSnapshotsResponse_GoAway:
-		return "go_away"
-	}
-	return "nothing"
 }
 
 func (w *watcher) check(m *pb.WatchSnapshotsResponse, before, view *client.View) error {
@@ -213,7 +199,7 @@ func (w *watcher) check(m *pb.WatchSnapshotsResponse, before, view *client.View)
 		return fmt.Errorf("I-09: no view after a message")
 	}
 	held := nameOf(&pb.Cursor{Lineage: view.Lineage(), Epoch: view.Epoch(), Version: view.Version()})
-	seen := &sighting{name: held, by: w.name + " by a " + kindOf(m), digest: view.Digest(), warming: view.Warming(), workers: view.Workers(), pools: view.Pools()}
+	seen := &sighting{name: held, by: w.name + " by a " + client.EventName(m), digest: view.Digest(), warming: view.Warming(), workers: view.Workers(), pools: view.Pools()}
 	switch full := m.GetFull(); {
 	case full != nil:
 		seen.name, seen.digest, seen.warming = nameOf(m.GetCursor()), m.GetDigest(), m.GetWarming()
@@ -246,7 +232,7 @@ func (w *watcher) inOrder(m *pb.WatchSnapshotsResponse) error {
 	}
 	rises := m.GetFull() != nil || m.GetDelta() != nil
 	if rises && name.version <= w.last.version || !rises && name.version != w.last.version {
-		return fmt.Errorf("I-01: %s of version %d after version %d", kindOf(m), name.version, w.last.version)
+		return fmt.Errorf("I-01: %s of version %d after version %d", client.EventName(m), name.version, w.last.version)
 	}
 	if d := m.GetDelta(); d != nil && d.GetBaseVersion() != w.last.version {
 		return fmt.Errorf("I-04: a delta against %d after version %d", d.GetBaseVersion(), w.last.version)

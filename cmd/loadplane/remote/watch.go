@@ -100,7 +100,7 @@ func lastChunk(m *pb.WatchSnapshotsResponse) bool {
 
 // line is what a whole event says, in a line of a terminal.
 func (f *follower) line(v *client.View, m *pb.WatchSnapshotsResponse) string {
-	line := fmt.Sprintf("%s v%-5d %-9s", time.UnixMilli(m.GetServerUnixMs()).Format("15:04:05.000"), v.Version(), eventWord(m))
+	line := fmt.Sprintf("%s v%-5d %-9s", time.UnixMilli(m.GetServerUnixMs()).Format("15:04:05.000"), v.Version(), client.EventName(m))
 	if g := m.GetGoAway(); g != nil {
 		line += fmt.Sprintf(" come back within %dms: %s", g.GetReconnectWithinMs(), Printable(g.GetReason(), maxText))
 	} else {
@@ -141,18 +141,4 @@ func count(v *client.View) string {
 		}
 	}
 	return text
-}
-
-func eventWord(m *pb.WatchSnapshotsResponse) string {
-	switch m.GetEvent().(type) {
-	case *pb.WatchSnapshotsResponse_Full:
-		return "full"
-	case *pb.WatchSnapshotsResponse_Delta:
-		return "delta"
-	case *pb.WatchSnapshotsResponse_Heartbeat:
-		return "heartbeat"
-	case *pb.WatchSnapshotsResponse_GoAway:
-		return "go_away"
-	}
-	return "other"
 }

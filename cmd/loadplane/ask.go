@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/loadplane/loadplane/cmd/loadplane/remote"
+	"github.com/spf13/cobra"
+)
+
+// question is what a command asks a running plane, and writes.
+type question func(c *remote.Client, ctx context.Context, w io.Writer, format string) error
+
+// asks completes a command that puts one question to a running plane: the
+// flags that say how to reach it, and --output with its formats, the default
+// first.
+func (a *app) asks(cmd *cobra.Command, ask question, formats ...string) *cobra.Command {
+	var f remote.Flags
+	var out remote.Output
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		format, err := out.Format()
+		if err != nil {
+			return err
+		}
+		c, err := f.Connect()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return ask(c, cmd.Context(), a.out, format)
+	}
+	f.Register(cmd.Flags())
+	out.Register(cmd.Flags(), formats...)
+	return cmd
+}
