@@ -48,18 +48,10 @@ func (w *words) UnmarshalYAML(n *yaml.Node) error {
 	return n.Decode((*[]string)(w))
 }
 
-// LoadWorkersFile reads a workers file: a YAML document with the list workers,
+// parseWorkers reads a workers file: a YAML document with the list workers,
 // whose items have the keys of ParseWorkerFlag, the URL as url, labels as the
 // mapping label, and model and peers as one word or a list. Unknown keys, an
 // empty file and two items of one id are errors; an empty list is none.
-func LoadWorkersFile(path string) ([]WorkerSpec, error) {
-	data, err := readBounded(path, maxFileBytes)
-	if err != nil {
-		return nil, err
-	}
-	return parseWorkers(data)
-}
-
 func parseWorkers(data []byte) ([]WorkerSpec, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	dec.KnownFields(true)

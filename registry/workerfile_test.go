@@ -84,10 +84,10 @@ func TestParseWorkersFileRefuses(t *testing.T) {
 
 func longZone() string { return strings.Repeat("z", maxZoneBytes+1) }
 
-func TestLoadWorkersFileIsBounded(t *testing.T) {
+func TestWorkersFileIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "w.yaml")
 	writeFile(t, path, "workers: []\n#"+strings.Repeat("x", maxFileBytes))
-	if _, err := LoadWorkersFile(path); err == nil || !strings.Contains(err.Error(), "larger") {
+	if _, err := readBounded(path, maxFileBytes); err == nil || !strings.Contains(err.Error(), "larger") {
 		t.Error(err)
 	}
 }
@@ -280,7 +280,7 @@ func TestWorkersFileMustBeAFile(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Skip("no named pipes here:", err)
 	}
-	if _, err := LoadWorkersFile(path); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := readBounded(path, maxFileBytes); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a pipe as workers file: %v", err)
 	}
 }

@@ -232,7 +232,7 @@ func (st *stream) object(r *registry.Refusal) *registry.Refusal {
 	return r
 }
 
-// refused counts and logs a refusal.
+// refused counts a refusal; the registry logs it.
 func (st *stream) refused(r *registry.Refusal) {
 	count(st.service.metrics.refused, string(r.Reason))
 }
