@@ -214,6 +214,7 @@ func (d *draft) accept(o offer) {
 	if valuesEqual {
 		l.ChangedAt = before.ChangedAt
 	}
+	l.stalled = stalledSince(e, old, l, before)
 	e.Flags = o.load.Flags | d.oddities(e, old, l, before)
 	e.Freshness, e.Reason = judge(e, l, d.in.now)
 	d.live[i] = l
@@ -237,7 +238,7 @@ func (d *draft) receive(o offer, before *Live) *Live {
 		LastError: o.load.LastError, Samples: o.load.Samples, ChangedAt: o.load.Received,
 	}
 	i := d.index[o.row]
-	if d.doubt.covers(o.load.Received, d.entries[i].Worker.Interval) {
+	if d.doubt.covers(o.load, d.entries[i].Worker.Interval) {
 		if before != nil {
 			l.Received, l.ReceivedUnixMs, l.suspended = before.Received, before.ReceivedUnixMs, before.suspended
 		} else {
@@ -268,6 +269,11 @@ func (d *draft) oddities(e, old *Entry, l, before *Live) Flag {
 	}
 	if idle(e.Ranks) && idle(old.Ranks) && grew(before.Samples, l.Samples) {
 		f |= FlagInconsistent
+	}
+	if slices.ContainsFunc(l.stalled, func(since Instant) bool {
+		return since != 0 && e.Load.Received.Sub(since) >= stalledAfter
+	}) {
+		f |= FlagStalled
 	}
 	still := e.Load.Received.Sub(l.ChangedAt) >= suspectAfter
 	if still && running(e.Ranks) && d.poolMoved(e, l.ChangedAt) {

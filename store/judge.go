@@ -6,6 +6,9 @@ import "time"
 // while others of the pool change.
 const suspectAfter = 30 * time.Second
 
+// stalledAfter is how long requests may wait at a rank that runs none.
+const stalledAfter = 30 * time.Second
+
 // judge returns what an entry with this receipt is at now. l is nil until the
 // worker is heard.
 func judge(e *Entry, l *Live, now Instant) (Freshness, Reason) {

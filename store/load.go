@@ -140,6 +140,9 @@ type Load struct {
 	Flags Flag
 	// Received is when the plane read the report.
 	Received Instant
+	// Begun is when the plane asked for it, where it did; 0 otherwise. In a
+	// suspension it decides whether the report is older than that.
+	Begun Instant
 	// ReceivedUnixMs is the plane's wall clock then; for display only.
 	ReceivedUnixMs int64
 }

@@ -1,6 +1,9 @@
 package store
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // withRates returns the ranks of cur with the rates that its cumulative
 // counters give against the report before it. Rates need the same source and
@@ -50,11 +53,20 @@ func sameRankSet(a, b []Rank) bool {
 	return slices.EqualFunc(a, b, func(x, y Rank) bool { return x.DPRank == y.DPRank })
 }
 
-// idle says that every load of every rank is a known zero.
+// idle says that every load of every rank is zero: requests and used tokens
+// known ones, demand and the queues between prefill and decode where they are
+// known.
 func idle(ranks []Rank) bool {
 	for i := range ranks {
-		for _, f := range []Field{NumRunningReqs, NumWaitingReqs, NumUsedTokens, NumTotalTokens} {
-			if v, ok := ranks[i].Count(f); !ok || v != 0 {
+		r := &ranks[i]
+		if !r.Has(NumRunningReqs) || !r.Has(NumWaitingReqs) || !r.Has(NumUsedTokens) {
+			return false
+		}
+		for _, f := range []Field{
+			NumRunningReqs, NumWaitingReqs, NumUsedTokens, NumTotalTokens, PrefillBootstrapReqs,
+			PrefillInflightReqs, DecodePreallocReqs, DecodeTransferReqs, DecodeRetractedReqs,
+		} {
+			if v, _ := r.Count(f); v != 0 {
 				return false
 			}
 		}
@@ -72,6 +84,34 @@ func grew(from, to []Sample) bool {
 		}
 	}
 	return false
+}
+
+// stalledSince returns since when each rank of the worker has had requests
+// waiting and none running. old and before are of the report before, which
+// counts where it is of the same source and rank set.
+func stalledSince(e, old *Entry, l, before *Live) []Instant {
+	if e.Worker.Role == RolePrefill || !slices.ContainsFunc(e.Ranks, stalled) {
+		return nil
+	}
+	since := make([]Instant, len(e.Ranks))
+	goesOn := before != nil && before.stalled != nil && old.Load.Source == e.Load.Source && sameRankSet(old.Ranks, e.Ranks)
+	for i, r := range e.Ranks {
+		switch {
+		case !stalled(r):
+		case goesOn:
+			since[i] = cmp.Or(before.stalled[i], l.Received)
+		default:
+			since[i] = l.Received
+		}
+	}
+	return since
+}
+
+// stalled says that requests wait at a rank that runs none.
+func stalled(r Rank) bool {
+	running, known := r.Count(NumRunningReqs)
+	waiting, _ := r.Count(NumWaitingReqs)
+	return known && running == 0 && waiting > 0
 }
 
 // running says that a rank has requests in its running batch.

@@ -75,10 +75,17 @@ func TestInconsistentWorker(t *testing.T) {
 }
 
 func TestFlagWords(t *testing.T) {
-	all := store.FlagInconsistent | store.FlagSuspect | store.FlagRatioAboveOne
-	got := all.Words()
-	if len(got) != 3 || got[0] != "inconsistent" || got[2] != "ratio_above_one" {
-		t.Errorf("words %v", got)
+	for flag, word := range map[store.Flag]string{
+		store.FlagInconsistent: "inconsistent", store.FlagSuspect: "suspect", store.FlagRatioAboveOne: "ratio_above_one",
+		store.FlagStalled: "stalled", store.FlagFrozenSeries: "frozen_series",
+		store.FlagUnstableSource: "unstable_source", store.FlagRanksUnknown: "ranks_unknown",
+	} {
+		if got := flag.Words(); len(got) != 1 || got[0] != word {
+			t.Errorf("flag %b is %v, want %q", flag, got, word)
+		}
+	}
+	if got := (store.FlagInconsistent | store.FlagRanksUnknown).Words(); len(got) != 2 || got[0] != "inconsistent" {
+		t.Errorf("two flags are %v", got)
 	}
 	if store.Flag(0).Words() != nil {
 		t.Error("no flags have words")
@@ -120,6 +127,13 @@ func TestWhatIsInconsistent(t *testing.T) {
 		}
 		l.Ranks[0] = r
 	}
+	unused := func(l *store.Load) {
+		r := store.Rank{}
+		for _, f := range []store.Field{store.NumRunningReqs, store.NumWaitingReqs} {
+			r.SetCount(f, 0)
+		}
+		l.Ranks[0] = r
+	}
 	for name, c := range map[string]struct {
 		first, second func(*store.Load)
 		want          bool
@@ -131,6 +145,7 @@ func TestWhatIsInconsistent(t *testing.T) {
 		"was busy":        {first: busy},
 		"is busy":         {second: busy},
 		"load unknown":    {first: blind, second: blind},
+		"used unknown":    {first: unused, second: unused},
 		"counter unknown": {first: func(l *store.Load) { l.Samples[0].GeneratedTokens = -1 }},
 		"other source":    {second: func(l *store.Load) { l.Source = "s2" }},
 	} {

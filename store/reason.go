@@ -30,7 +30,7 @@ const (
 )
 
 // Flag is a bit for something odd about the values of a worker.
-type Flag uint8
+type Flag uint16
 
 // The flags, in the order in which they are shown.
 const (
@@ -42,9 +42,25 @@ const (
 	FlagSuspect
 	// FlagRatioAboveOne: a ratio above 1 was reported.
 	FlagRatioAboveOne
+	// FlagStalled: for 30 s a rank has had requests waiting and none running.
+	// Workers that only prefill never have it.
+	FlagStalled
+	// FlagFrozenSeries: an engine's page has a value of a process that stands
+	// still beside one that moves; the moving one is taken.
+	FlagFrozenSeries
+	// FlagUnstableSource: the answers of an engine come from several processes
+	// by turns, or three of the last ten were each of another process than the
+	// one before.
+	FlagUnstableSource
+	// FlagRanksUnknown: the engine has more DP ranks than its page shows, or
+	// its page does not tell them apart; what is shown as one rank is then what
+	// it says of them all.
+	FlagRanksUnknown
 )
 
-var flagWords = []string{"inconsistent", "suspect", "ratio_above_one"}
+var flagWords = []string{
+	"inconsistent", "suspect", "ratio_above_one", "stalled", "frozen_series", "unstable_source", "ranks_unknown",
+}
 
 // Words returns the names of the flags that are set, in a fixed order; nil
 // for none.

@@ -61,6 +61,10 @@ type Live struct {
 	// ChangedAt is when the values last changed.
 	ChangedAt Instant
 
+	// stalled is, rank by rank, the receipt since which the rank has had
+	// requests waiting and none running in every report, 0 for not now; nil
+	// where no rank has.
+	stalled []Instant
 	// suspended says that the machine slept since Received.
 	suspended bool
 }
@@ -139,6 +143,12 @@ type State struct {
 // to one of their intervals after it, may have waited in a buffer.
 type doubt struct{ from, detected Instant }
 
-func (d doubt) covers(received Instant, interval time.Duration) bool {
-	return d.detected != 0 && received >= d.from && received <= d.detected.Add(interval)
+func (d doubt) covers(l *Load, interval time.Duration) bool {
+	switch {
+	case d.detected == 0 || l.Received < d.from:
+		return false
+	case l.Begun != 0:
+		return l.Begun < d.detected
+	}
+	return l.Received <= d.detected.Add(interval)
 }

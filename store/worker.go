@@ -92,7 +92,7 @@ type Worker struct {
 	Labels map[string]string
 	// Draining workers must get no new work.
 	Draining bool
-	// Dialect is the one in use; never DialectUnspecified in the store.
+	// Dialect is the one in use; DialectUnspecified until it is found out.
 	Dialect Dialect
 	// Interval is the one at which reports are asked for.
 	Interval time.Duration
@@ -140,4 +140,15 @@ type Diagnostics struct {
 	LastRefusal Reason
 	// LastRefusalDetail says it for operators.
 	LastRefusalDetail string
+	// Engine is the kind of engine, such as "vllm", as far as it told; empty
+	// for unknown.
+	Engine string
+	// EngineVersion is the engine's own version text; empty for unknown.
+	EngineVersion string
+	// DialectWhy says for people why the dialect in force was chosen, or why
+	// each one was not.
+	DialectWhy string
+	// PollInterval is the interval in force where the plane asks; 0 where the
+	// engine reports by itself.
+	PollInterval time.Duration
 }
