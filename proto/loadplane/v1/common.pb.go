@@ -327,7 +327,8 @@ type Cursor struct {
 	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Number of the state within the epoch, from 1.
 	Version uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	// Hash of the filter that the state was cut by; 0 is the empty filter.
+	// Hash of the filter and the detail that the state was cut by; 0 is the
+	// empty filter with ranks.
 	FilterHash    uint64 `protobuf:"fixed64,4,opt,name=filter_hash,json=filterHash,proto3" json:"filter_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

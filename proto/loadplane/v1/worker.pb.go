@@ -121,12 +121,11 @@ type WorkerInfo struct {
 	Worker *Worker `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// Where it was discovered, such as "flag" or "file".
 	DiscoveredBy string `protobuf:"bytes,2,opt,name=discovered_by,json=discoveredBy,proto3" json:"discovered_by,omitempty"`
-	// State of the registration with the engine; a word from
-	// docs/operations.md.
+	// State of the way to the engine; a word from docs/operations.md.
 	Registration string `protobuf:"bytes,3,opt,name=registration,proto3" json:"registration,omitempty"`
-	// Text of the last failed registration call; absent after a good one.
+	// Text of the last failed call to the engine; absent after a good one.
 	RegistrationError *string `protobuf:"bytes,4,opt,name=registration_error,json=registrationError,proto3,oneof" json:"registration_error,omitempty"`
-	// HTTP status of the last registration call; absent without an answer.
+	// HTTP status of the last call to the engine; absent without an answer.
 	RegistrationHttpStatus *uint32 `protobuf:"varint,5,opt,name=registration_http_status,json=registrationHttpStatus,proto3,oneof" json:"registration_http_status,omitempty"`
 	// Server clock of the next registration call, milliseconds.
 	NextRegistrationMs *uint64 `protobuf:"varint,6,opt,name=next_registration_ms,json=nextRegistrationMs,proto3,oneof" json:"next_registration_ms,omitempty"`
@@ -142,8 +141,17 @@ type WorkerInfo struct {
 	ClockSkewMs *int64 `protobuf:"varint,11,opt,name=clock_skew_ms,json=clockSkewMs,proto3,oneof" json:"clock_skew_ms,omitempty"`
 	// What was refused at the last refusal: what was seen, what was expected.
 	LastRefusalDetail *string `protobuf:"bytes,12,opt,name=last_refusal_detail,json=lastRefusalDetail,proto3,oneof" json:"last_refusal_detail,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Kind of the engine, such as "vllm"; absent until it was asked.
+	Engine *string `protobuf:"bytes,13,opt,name=engine,proto3,oneof" json:"engine,omitempty"`
+	// Version of the engine as it says it.
+	EngineVersion *string `protobuf:"bytes,14,opt,name=engine_version,json=engineVersion,proto3,oneof" json:"engine_version,omitempty"`
+	// Why the dialect in force was chosen, and others were not.
+	DialectWhy *string `protobuf:"bytes,15,opt,name=dialect_why,json=dialectWhy,proto3,oneof" json:"dialect_why,omitempty"`
+	// Interval of polling in force, milliseconds; longer than the worker's own
+	// while the engine is slow. Absent where nothing is polled.
+	PollIntervalMs *uint32 `protobuf:"varint,16,opt,name=poll_interval_ms,json=pollIntervalMs,proto3,oneof" json:"poll_interval_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *WorkerInfo) Reset() {
@@ -260,6 +268,34 @@ func (x *WorkerInfo) GetLastRefusalDetail() string {
 	return ""
 }
 
+func (x *WorkerInfo) GetEngine() string {
+	if x != nil && x.Engine != nil {
+		return *x.Engine
+	}
+	return ""
+}
+
+func (x *WorkerInfo) GetEngineVersion() string {
+	if x != nil && x.EngineVersion != nil {
+		return *x.EngineVersion
+	}
+	return ""
+}
+
+func (x *WorkerInfo) GetDialectWhy() string {
+	if x != nil && x.DialectWhy != nil {
+		return *x.DialectWhy
+	}
+	return ""
+}
+
+func (x *WorkerInfo) GetPollIntervalMs() uint32 {
+	if x != nil && x.PollIntervalMs != nil {
+		return *x.PollIntervalMs
+	}
+	return 0
+}
+
 var File_loadplane_v1_worker_proto protoreflect.FileDescriptor
 
 const file_loadplane_v1_worker_proto_rawDesc = "" +
@@ -269,7 +305,7 @@ const file_loadplane_v1_worker_proto_rawDesc = "" +
 	"\x13ListWorkersResponse\x122\n" +
 	"\aworkers\x18\x01 \x03(\v2\x18.loadplane.v1.WorkerInfoR\aworkers\x12,\n" +
 	"\x0fdiscovery_error\x18\x02 \x01(\tH\x00R\x0ediscoveryError\x88\x01\x01B\x12\n" +
-	"\x10_discovery_error\"\x9e\x05\n" +
+	"\x10_discovery_error\"\xff\x06\n" +
 	"\n" +
 	"WorkerInfo\x12,\n" +
 	"\x06worker\x18\x01 \x01(\v2\x14.loadplane.v1.WorkerR\x06worker\x12#\n" +
@@ -284,7 +320,13 @@ const file_loadplane_v1_worker_proto_rawDesc = "" +
 	"\flast_refusal\x18\n" +
 	" \x01(\tH\x05R\vlastRefusal\x88\x01\x01\x12'\n" +
 	"\rclock_skew_ms\x18\v \x01(\x03H\x06R\vclockSkewMs\x88\x01\x01\x123\n" +
-	"\x13last_refusal_detail\x18\f \x01(\tH\aR\x11lastRefusalDetail\x88\x01\x01B\x15\n" +
+	"\x13last_refusal_detail\x18\f \x01(\tH\aR\x11lastRefusalDetail\x88\x01\x01\x12\x1b\n" +
+	"\x06engine\x18\r \x01(\tH\bR\x06engine\x88\x01\x01\x12*\n" +
+	"\x0eengine_version\x18\x0e \x01(\tH\tR\rengineVersion\x88\x01\x01\x12$\n" +
+	"\vdialect_why\x18\x0f \x01(\tH\n" +
+	"R\n" +
+	"dialectWhy\x88\x01\x01\x12-\n" +
+	"\x10poll_interval_ms\x18\x10 \x01(\rH\vR\x0epollIntervalMs\x88\x01\x01B\x15\n" +
 	"\x13_registration_errorB\x1b\n" +
 	"\x19_registration_http_statusB\x17\n" +
 	"\x15_next_registration_msB\a\n" +
@@ -292,7 +334,11 @@ const file_loadplane_v1_worker_proto_rawDesc = "" +
 	"\a_age_msB\x0f\n" +
 	"\r_last_refusalB\x10\n" +
 	"\x0e_clock_skew_msB\x16\n" +
-	"\x14_last_refusal_detail2h\n" +
+	"\x14_last_refusal_detailB\t\n" +
+	"\a_engineB\x11\n" +
+	"\x0f_engine_versionB\x0e\n" +
+	"\f_dialect_whyB\x13\n" +
+	"\x11_poll_interval_ms2h\n" +
 	"\rWorkerService\x12W\n" +
 	"\vListWorkers\x12 .loadplane.v1.ListWorkersRequest\x1a!.loadplane.v1.ListWorkersResponse\"\x03\x90\x02\x01B?Z=github.com/loadplane/loadplane/proto/loadplane/v1;loadplanev1b\x06proto3"
 
