@@ -21,6 +21,7 @@ var edges = []edge{
 	{"ingest/push", "ingest", "reports are validated by the rules of all dialects"},
 	{"ingest/push", "registry", "binds streams and asks for admission"},
 	{"ingest/push", "store", "decodes into values of the store"},
+	{"client/pick", "client/pick/credit", "adds what was dispatched to what was reported"},
 	{"api", "store", "reads values of the content"},
 	{"api", "store/snapshot", "waits for views and encodes them"},
 	{"api", "api/frame", "sends the shared bytes of a version"},

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// reasonConst is a constant of type store.Reason.
+// reasonConst is a constant of type store.Reason or pick.Reason.
 type reasonConst struct {
 	pkg   *pkg
 	file  *file
@@ -27,6 +27,9 @@ func TestReasonRulesCatch(t *testing.T) {
 		{"bad word", map[string]string{"p/reason.go": "package p\nconst ReasonA store.Reason = \"Not A Word\"\n"}, "is not a word"},
 		{"no literal", map[string]string{"p/reason.go": "package p\nconst ReasonA store.Reason = other\n"}, "is not a word"},
 		{"in the store", map[string]string{"store/a.go": "package store\nconst ReasonA Reason = \"a\"\n"}, "outside of reason.go"},
+		{"in the router's side", map[string]string{"client/pick/a.go": "package pick\nconst ReasonA Reason = \"a\"\n"}, "outside of reason.go"},
+		{"in the plane and the router's side", map[string]string{"p/reason.go": decl, "client/pick/reason.go": "package pick\nconst ReasonA Reason = \"a\"\n"}, "\"a\" stands for"},
+		{"made on the spot of the router's side", map[string]string{"p/a.go": "package p\nvar r = pick.Reason(\"b\")\n"}, "made on the spot"},
 		{"made on the spot", map[string]string{"p/a.go": "package p\nvar r = store.Reason(\"b\")\n"}, "made on the spot"},
 	})
 	catch(t, reasonsProvoked, []breaks{
@@ -36,7 +39,7 @@ func TestReasonRulesCatch(t *testing.T) {
 	})
 }
 
-// reasons returns all constants of type store.Reason.
+// reasons returns all constants of type store.Reason or pick.Reason.
 func reasons(tr *tree) (found []reasonConst) {
 	tr.each(written, func(p *pkg, f *file) {
 		for _, d := range f.ast.Decls {
@@ -65,13 +68,14 @@ func reasonsOf(p *pkg, f *file, v *ast.ValueSpec) (found []reasonConst) {
 	return found
 }
 
-// isReason says whether e is the type store.Reason as package p writes it.
+// isReason says whether e is a type of reasons as package p writes it: that of
+// the plane, or that of the router's side, which knows no store.
 func isReason(p *pkg, e ast.Expr) bool {
 	if id, ok := e.(*ast.Ident); ok {
-		return p.dir == "store" && id.Name == "Reason"
+		return (p.dir == "store" || p.dir == "client/pick") && id.Name == "Reason"
 	}
 	x, sel := selector(e)
-	return x == "store" && sel == "Reason"
+	return (x == "store" || x == "pick") && sel == "Reason"
 }
 
 func reasonDeclarations(tr *tree) (findings []string) {
@@ -145,7 +149,7 @@ func TestReasonsAreFound(t *testing.T) {
 	for _, r := range reasons(tr) {
 		dirs = append(dirs, r.pkg.dir)
 	}
-	for _, want := range []string{"ingest", "registry", "store"} {
+	for _, want := range []string{"ingest", "registry", "store", "client/pick"} {
 		if !slices.ContainsFunc(dirs, func(dir string) bool { return within(dir, want) }) {
 			t.Errorf("no reason found in %s", want)
 		}

@@ -54,7 +54,7 @@ var checkout = sync.OnceValues(func() (*tree, error) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && slices.Contains([]string{".git", "bin", "dist"}, p) {
+		if d.IsDir() && (slices.Contains([]string{".git", "bin", "dist"}, p) || d.Name() == "node_modules") {
 			return fs.SkipDir
 		}
 		if !d.Type().IsRegular() || strings.HasSuffix(p, ".test") || strings.HasSuffix(p, ".out") {
