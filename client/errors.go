@@ -1,6 +1,9 @@
 package client
 
-import "errors"
+import (
+	"errors"
+	"strings"
+)
 
 // Errors of Replica.Apply. The view is unchanged, and the watch must be opened
 // anew without a cursor, which Resume sees to.
@@ -17,3 +20,38 @@ var (
 	// other content.
 	ErrMalformed = errors.New("the message is not one of a watch")
 )
+
+// Errors that Status reports of a stream.
+var (
+	// ErrSilent: no message came in time.
+	ErrSilent = errors.New("no message came in time")
+	// ErrGoAway: the plane asked its clients to reconnect.
+	ErrGoAway = errors.New("the plane asked to reconnect")
+	// ErrClosed: the plane ended the stream without an error.
+	ErrClosed = errors.New("the plane ended the stream")
+	// ErrStuck: the HTTP client holds on to streams that were cancelled; no new
+	// one is opened until it gives one back.
+	ErrStuck = errors.New("the HTTP client does not end cancelled streams")
+)
+
+// ErrRunning is returned by Run while another call of it runs.
+var ErrRunning = errors.New("the watcher runs already")
+
+// maxText bounds an error as text, bytes: a plane chooses its length.
+const maxText = 1 << 10
+
+// attemptError is the error of a stream with its address.
+type attemptError struct {
+	address string
+	err     error
+}
+
+func (e *attemptError) Error() string {
+	text := e.address + ": " + e.err.Error()
+	if len(text) > maxText {
+		text = strings.ToValidUTF8(text[:maxText], "") + "..."
+	}
+	return text
+}
+
+func (e *attemptError) Unwrap() error { return e.err }

@@ -94,7 +94,8 @@ func join(parts []*pb.WatchSnapshotsResponse) *event {
 // neither.
 func (v *View) after(e *event, at time.Time) (*View, error) {
 	cursor := e.GetCursor()
-	if v != nil && older(cursor, v.cursor) {
+	// The versions of two filters do not compare.
+	if v != nil && cursor.GetFilterHash() == v.cursor.GetFilterHash() && older(cursor, v.cursor) {
 		return nil, fmt.Errorf("%w: %v after %v", ErrBackwards, cursor, v.cursor)
 	}
 	next := &View{at: at}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/loadplane/loadplane/client/internal/clock"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 )
 
@@ -36,7 +37,7 @@ func (r *Replica) Resume() *pb.Cursor {
 	}
 	// The server may have stood still in between, its clock with it.
 	again := *r.view
-	again.clock = serverClock{}
+	again.clock = clock.Server{}
 	r.view = &again
 	if r.lost {
 		return nil

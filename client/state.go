@@ -8,14 +8,30 @@ import (
 	"strings"
 	"time"
 
+	"github.com/loadplane/loadplane/client/internal/clock"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 )
 
-// receipt is a worker's liveness with the end of its validity on the local
-// clock.
+// receipt is a worker's liveness with its times on the local clock.
 type receipt struct {
 	*pb.WorkerLiveness
-	until time.Time
+	// received is when the plane got the report, until the end of its validity.
+	received, until time.Time
+}
+
+// sampled returns when the oldest of the report's samples was taken, at the
+// latest: what the engine's own clock shows between it and the report, before
+// the receipt. ok is false where the engine does not say both.
+func (r receipt) sampled() (at time.Time, ok bool) {
+	if r.WorkerLiveness == nil || r.OldestSampleUnixMs == nil || r.ReportUnixMs == nil {
+		return time.Time{}, false
+	}
+	oldest, report := r.GetOldestSampleUnixMs(), r.GetReportUnixMs()
+	if oldest >= report {
+		return r.received, true
+	}
+	// The difference of two int64 fits in an uint64.
+	return r.received.Add(-clock.Millis(uint64(report) - uint64(oldest))), true
 }
 
 // state is the content of a view. Its slices and maps are shared between
@@ -28,7 +44,7 @@ type state struct {
 	rows     map[uint32]*pb.Worker
 	pools    []*pb.Pool
 	receipts map[uint32]receipt
-	clock    serverClock
+	clock    clock.Server
 }
 
 func findWorker(sorted []*pb.Worker, id string) (int, bool) {
@@ -89,10 +105,7 @@ func (s *state) deltaPools(e *event) {
 
 // setPools takes a slice over and sorts it.
 func (s *state) setPools(all []*pb.Pool) {
-	slices.SortFunc(all, func(a, b *pb.Pool) int {
-		x, y := keyOf(a.GetKey()), keyOf(b.GetKey())
-		return cmp.Or(cmp.Compare(x.model, y.model), cmp.Compare(x.role, y.role))
-	})
+	slices.SortFunc(all, func(a, b *pb.Pool) int { return comparePool(a, keyOf(b.GetKey())) })
 	s.pools = all
 }
 
@@ -136,23 +149,26 @@ func sameKey(a, b *pb.Pool) bool  { return keyOf(a.GetKey()) == keyOf(b.GetKey()
 // receive takes the receipts of a message, and keeps none of workers that are
 // gone.
 func (s *state) receive(m *pb.WatchSnapshotsResponse, at time.Time) {
-	receipts := make(map[uint32]receipt, len(s.workers))
-	keep := func(row uint32, r receipt) {
-		if s.rows[row] != nil {
-			receipts[row] = r
-		}
+	receipts := maps.Clone(s.receipts)
+	if receipts == nil {
+		receipts = make(map[uint32]receipt, len(s.workers))
 	}
-	for row, r := range s.receipts {
-		keep(row, r)
-	}
-	s.clock = s.clock.seen(m, at)
+	maps.DeleteFunc(receipts, func(row uint32, _ receipt) bool { return s.rows[row] == nil })
+	s.clock = s.clock.Seen(m.GetServerId(), m.GetServerClockMs(), at)
 	latest := at.Add(time.Duration(m.GetStaleAfterMs()) * time.Millisecond)
 	for _, l := range m.GetLiveness().GetWorkers() {
-		until := s.clock.local(l.GetValidUntilMs())
-		if until.After(latest) {
-			until = latest
+		if s.rows[l.GetRow()] != nil {
+			receipts[l.GetRow()] = receipt{
+				l, earlier(s.clock.Local(l.GetReceivedMs()), at), earlier(s.clock.Local(l.GetValidUntilMs()), latest),
+			}
 		}
-		keep(l.GetRow(), receipt{l, until})
 	}
 	s.receipts = receipts
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }

@@ -1,23 +1,21 @@
-package client
+package clock
 
 import (
 	"testing"
 	"time"
-
-	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 )
 
 // The least delayed message of the last minute or two decides; another server
 // has another clock.
 func TestServerClock(t *testing.T) {
 	start := time.Now()
-	var c serverClock
+	var c Server
 	see := func(server string, ms uint64, at time.Duration) {
-		c = c.seen(&pb.WatchSnapshotsResponse{ServerId: server, ServerClockMs: ms}, start.Add(at))
+		c = c.Seen(server, ms, start.Add(at))
 	}
 	want := func(ms uint64, at time.Duration) {
 		t.Helper()
-		if got := c.local(ms).Sub(start); got != at {
+		if got := c.Local(ms).Sub(start); got != at {
 			t.Errorf("the server's %d ms is %v, want %v", ms, got, at)
 		}
 	}
@@ -34,7 +32,7 @@ func TestServerClock(t *testing.T) {
 	see("b", 7, 126*time.Second)
 	want(7, 126*time.Second)
 	see("b", 1<<63, 127*time.Second) // out of all range
-	if got := c.local(1 << 63); got.Before(start.Add(-280 * 365 * 24 * time.Hour)) {
+	if got := c.Local(1 << 63); got.Before(start.Add(-280 * 365 * 24 * time.Hour)) {
 		t.Errorf("out of range: %v", got)
 	}
 }
