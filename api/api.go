@@ -8,12 +8,16 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
+	"github.com/loadplane/loadplane/api/feeds"
 	"github.com/loadplane/loadplane/api/frame"
 	"github.com/loadplane/loadplane/api/jsonview"
+	"github.com/loadplane/loadplane/api/pace"
+	"github.com/loadplane/loadplane/api/picks"
 	"github.com/loadplane/loadplane/proto/loadplane/v1/loadplanev1connect"
 	"github.com/loadplane/loadplane/store"
 	"github.com/loadplane/loadplane/store/snapshot"
@@ -25,7 +29,7 @@ const (
 	maxMessage = 64 << 10
 	maxBody    = 2 * maxMessage
 	// readTimeout bounds the reading of a request, answerTimeout the writing
-	// of an answer that is no stream.
+	// of an answer that is neither a stream nor a whole view or list.
 	readTimeout   = 10 * time.Second
 	answerTimeout = 30 * time.Second
 	// minHeartbeat is the shortest heartbeat interval that is granted.
@@ -45,10 +49,16 @@ type Options struct {
 	// for none; 1 s by default, at most a third of the stale time.
 	Heartbeat time.Duration
 	// WriteTimeout is the time that a reader has to take one message before its
-	// watch is cut; 5 s by default.
+	// watch is cut, and each 64 KiB of an answer; 5 s by default.
 	WriteTimeout time.Duration
 	// MaxWatchers bounds the watches at once; 2,000 by default.
 	MaxWatchers int
+	// MaxHeld bounds the answers that are held back until the content changes;
+	// 1,000 by default.
+	MaxHeld int
+	// MaxAnswers bounds the answers with a whole view or list that are written
+	// at once; 64 by default. Others wait for up to WriteTimeout.
+	MaxAnswers int
 	// MaxWatchesPerConnection bounds those of one connection; 256 by default.
 	MaxWatchesPerConnection int
 	// WatchesPerSecond and WatchBurst bound the new watches of all peers that
@@ -78,13 +88,15 @@ func (o *Options) validate() error {
 	o.Heartbeat = orDefault(o.Heartbeat, time.Second)
 	o.WriteTimeout = orDefault(o.WriteTimeout, 5*time.Second)
 	o.MaxWatchers = orDefault(o.MaxWatchers, 2000)
+	o.MaxHeld = orDefault(o.MaxHeld, 1000)
+	o.MaxAnswers = orDefault(o.MaxAnswers, 64)
 	o.MaxWatchesPerConnection = orDefault(o.MaxWatchesPerConnection, 256)
 	o.WatchesPerSecond = orDefault(o.WatchesPerSecond, 200)
 	o.WatchBurst = orDefault(o.WatchBurst, 400)
 	if o.Exempt == nil {
 		o.Exempt = netip.Addr.IsLoopback
 	}
-	if o.Heartbeat < 0 || o.WriteTimeout < 0 || o.MaxWatchers < 0 || o.MaxWatchesPerConnection < 0 {
+	if min(o.MaxWatchers, o.MaxHeld, o.MaxAnswers, o.MaxWatchesPerConnection) < 0 || min(o.Heartbeat, o.WriteTimeout) < 0 {
 		return errors.New("api: a time or a limit is negative")
 	}
 	if o.Logger == nil {
@@ -104,15 +116,22 @@ func orDefault[T int | float64 | time.Duration](v, byDefault T) T {
 // nothing: its goroutines are those of the requests.
 type API struct {
 	opts      Options
-	snapshots *snapshot.Builder
 	store     *store.Store
 	clock     *store.Clock
 	stale     time.Duration
 	metrics   *metrics
 	gate      gate
 	json      *jsonview.Encoder
-	shared    frame.Cache
+	feeds     *feeds.Set
+	picks     *picks.Picks
+	offenders pace.Offenders
 	buffers   frame.Buffers
+	// held counts the answers that are held back.
+	held atomic.Int64
+	// whole has one for each whole answer that is being written.
+	whole chan struct{}
+	// began is what the places of watchers in their intervals count from.
+	began time.Time
 	// chunk is the size at which an event is cut, bytes.
 	chunk int
 
@@ -129,21 +148,30 @@ func New(opts Options) (*API, error) {
 	}
 	st := opts.Snapshots.Store()
 	a := &API{
-		opts:      opts,
-		snapshots: opts.Snapshots,
-		store:     st,
-		clock:     st.Options().Clock,
-		stale:     st.Options().StaleAfter,
-		json:      jsonview.New(st.Options(), opts.ServerID),
-		gate:      newGate(opts),
-		drain:     make(chan struct{}),
-		chunk:     maxChunk,
+		opts:  opts,
+		store: st,
+		clock: st.Options().Clock,
+		stale: st.Options().StaleAfter,
+		feeds: feeds.New(opts.Snapshots),
+		began: time.Now(),
+		json:  jsonview.New(st.Options(), opts.ServerID),
+		gate:  newGate(opts),
+		drain: make(chan struct{}),
+		whole: make(chan struct{}, opts.MaxAnswers),
+		chunk: maxChunk,
 	}
 	m, err := newMetrics(opts.Registerer, a)
 	if err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	a.metrics = m
+	a.picks, err = picks.New(picks.Options{
+		Snapshots: opts.Snapshots, UnknownParameter: ReasonUnknownParameter, BadParameter: ReasonBadParameter,
+		Registerer: opts.Registerer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
 	return a, nil
 }
 
@@ -162,6 +190,7 @@ func (a *API) Handler() http.Handler {
 	mux.Handle(path, a.endWithDrain(handler))
 	mux.HandleFunc("GET /v1/load_monitor/snapshot", a.serveSnapshot)
 	mux.HandleFunc("GET /v1/load_monitor/watch", a.serveWatch)
+	mux.Handle("GET /v1/pick", a.picks)
 	mux.HandleFunc("GET /{$}", a.serveIndex)
 	return a.outer(mux)
 }
@@ -235,8 +264,10 @@ func (a *API) serveIndex(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = fmt.Fprintf(w, `loadplane %s
 
-GET  /v1/load_monitor/snapshot   the load of all workers as JSON (?shape=upstream)
+GET  /v1/load_monitor/snapshot   the load of all workers as JSON (?shape=upstream, ?wait=20s)
 GET  /v1/load_monitor/watch      the same and its changes, a JSON value a line
+     both take ?model= &zone= &role= &worker= &label.NAME= &detail=workers
+GET  /v1/pick                    where to send a request (?model= &role= &policy= &n=)
 POST /%s/WatchSnapshots
 POST /%s/GetSnapshot
 POST /%s/ListWorkers

@@ -58,9 +58,15 @@ type setup struct {
 // buffer 16 KiB.
 func inBubble(t *testing.T, change func(*setup), body func(p *plane)) {
 	t.Helper()
+	inBubbleBehind(t, change, func(l net.Listener) net.Listener { return l }, body)
+}
+
+// inBubbleBehind is inBubble with a listener around that in memory.
+func inBubbleBehind(t *testing.T, change func(*setup), around func(net.Listener) net.Listener, body func(p *plane)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		listener := bufconn.Listen(16 << 10)
-		p, stop := start(t, change, listener)
+		p, stop := start(t, change, around(listener))
 		t.Cleanup(stop)
 		p.dial = listener.DialContext
 		p.url = "http://plane"
@@ -351,8 +357,14 @@ type lines struct {
 
 func (p *plane) lines(c *http.Client) *lines {
 	p.Helper()
+	return p.linesOf(c, "")
+}
+
+// linesOf is lines with a query.
+func (p *plane) linesOf(c *http.Client, query string) *lines {
+	p.Helper()
 	ctx, stop := context.WithCancel(p.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/v1/load_monitor/watch", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/v1/load_monitor/watch"+query, nil)
 	if err != nil {
 		p.Fatal(err)
 	}

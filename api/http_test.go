@@ -153,19 +153,23 @@ func TestRoutes(t *testing.T) {
 			{"HEAD", "/v1/load_monitor/watch", 200, ""},
 			{"POST", "/v1/load_monitor/snapshot", 405, ""},
 			{"DELETE", "/v1/load_monitor/watch", 405, ""},
-			{"GET", "/v1/load_monitor/snapshot?model=m", 400, `the query key \"model\" does not exist`},
+			{"GET", "/v1/load_monitor/snapshot?models=m", 400, `the query key \"models\" does not exist`},
 			{"GET", "/v1/load_monitor/snapshot?shape=", 400, "shape"},
 			{"GET", "/v1/load_monitor/snapshot?shape=other", 400, `\"other\"`},
 			{"GET", "/v1/load_monitor/snapshot?shape=upstream&shape=upstream", 400, "once"},
 			{"GET", "/v1/load_monitor/snapshot?%zz", 400, "parsed"},
-			{"GET", "/v1/load_monitor/watch?wait=1s", 400, "takes no query"},
+			{"GET", "/v1/load_monitor/watch?wait=1s", 400, `\"wait\" does not exist`},
 			{"GET", "/loadplane.v1.SnapshotService/WatchSnapshots", 405, ""},
 		} {
 			a := p.do(c, r.method, r.path)
 			if a.StatusCode != r.status || !strings.Contains(a.body, r.contains) {
 				p.Errorf("%s %s: %d %s", r.method, r.path, a.StatusCode, a.body)
 			}
-			if a.Header.Get("X-Content-Type-Options") != "nosniff" || a.Header.Get("Cache-Control") != "no-store" {
+			cache := "no-store"
+			if r.status == http.StatusOK && strings.HasPrefix(r.path, "/v1/load_monitor/snapshot") {
+				cache = "no-cache" // and checked by its tag
+			}
+			if a.Header.Get("X-Content-Type-Options") != "nosniff" || a.Header.Get("Cache-Control") != cache {
 				p.Errorf("%s %s: headers %v", r.method, r.path, a.Header)
 			}
 			if r.status == http.StatusMethodNotAllowed && a.Header.Get("Allow") == "" {
@@ -251,6 +255,8 @@ func TestNewChecksItsOptions(t *testing.T) {
 			"no snapshots":      func(o *api.Options) { o.Snapshots = nil },
 			"no server id":      func(o *api.Options) { o.ServerID = "" },
 			"negative limit":    func(o *api.Options) { o.MaxWatchers = -1 },
+			"negative answers":  func(o *api.Options) { o.MaxAnswers = -1 },
+			"negative beat":     func(o *api.Options) { o.Heartbeat = -1 },
 			"negative time":     func(o *api.Options) { o.WriteTimeout = -1 },
 			"registered before": func(o *api.Options) { o.Registerer = p.reg },
 		} {
@@ -264,7 +270,7 @@ func TestNewChecksItsOptions(t *testing.T) {
 }
 
 func FuzzSnapshotQuery(f *testing.F) {
-	for _, q := range []string{"", "shape=upstream", "shape=%ff", "a=b;c", "&", "shape=upstream&x=\x00"} {
+	for _, q := range []string{"", "shape=upstream", "shape=%ff", "a=b;c", "&", "shape=upstream&x=\x00", "model=a&label.b=", "zone="} {
 		f.Add(q)
 	}
 	var handler http.Handler
@@ -289,11 +295,11 @@ func FuzzSnapshotQuery(f *testing.F) {
 		m := decode(t, rec.Body.String())
 		switch rec.Code {
 		case http.StatusOK:
-			if q := r.URL.Query(); len(q) > 0 && q.Get("shape") != "upstream" {
-				t.Errorf("%q was taken", query)
+			if rec.Header().Get("ETag") == "" || m["workers"] == nil {
+				t.Errorf("%q: %v %v", query, rec.Header(), m)
 			}
 		case http.StatusBadRequest:
-			if m["reason"] != "unknown_parameter" {
+			if r := m["reason"]; r != "unknown_parameter" && r != "bad_parameter" && r != "bad_filter" {
 				t.Errorf("%q: %v", query, m)
 			}
 		default:

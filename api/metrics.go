@@ -12,6 +12,7 @@ type class string
 
 const (
 	class2xx class = "2xx"
+	class3xx class = "3xx"
 	class4xx class = "4xx"
 	class5xx class = "5xx"
 )
@@ -54,10 +55,11 @@ func newMetrics(reg prometheus.Registerer, a *API) (*metrics, error) {
 		}, "reason", ReasonDeadline, ReasonClient),
 		refused: newCounters(prometheus.CounterOpts{
 			Name: "loadplane_api_refused_total", Help: "Requests refused, by reason.",
-		}, "reason", ReasonTooManyWatchers, ReasonWatchRate, ReasonTooManyWatchesPerConnection, ReasonDraining, ReasonNotBuilt, ReasonUnknownParameter),
+		}, "reason", ReasonTooManyWatchers, ReasonWatchRate, ReasonTooManyWatchesPerConnection, ReasonSlowClient, ReasonTooManyHeld, ReasonTooManyAnswers,
+			ReasonDraining, ReasonUnknownParameter, ReasonBadParameter, ReasonBadFilter),
 		requests: newCounters(prometheus.CounterOpts{
 			Name: "loadplane_api_snapshot_requests_total", Help: "Requests for one snapshot, by class of the answer.",
-		}, "code", class2xx, class4xx, class5xx),
+		}, "code", class2xx, class3xx, class4xx, class5xx),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "loadplane_api_sent_bytes_total", Help: "Bytes of watches sent, before TLS and HTTP framing.",
 		}),
@@ -74,11 +76,11 @@ func newMetrics(reg prometheus.Registerer, a *API) (*metrics, error) {
 // newEncoded counts what was encoded for all watchers together.
 func newEncoded(a *API) (fulls, deltas prometheus.Collector) {
 	fulls = prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "loadplane_api_fulls_encoded_total", Help: "Full events encoded; watchers of a version share one.",
-	}, func() float64 { n, _ := a.shared.Encoded(); return float64(n) })
+		Name: "loadplane_api_fulls_encoded_total", Help: "Full events encoded; watchers of a version, filter and detail share one.",
+	}, func() float64 { n, _ := a.feeds.Encoded(); return float64(n) })
 	deltas = prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "loadplane_api_deltas_encoded_total", Help: "Delta events encoded; watchers of a version and base share one.",
-	}, func() float64 { _, n := a.shared.Encoded(); return float64(n) })
+		Name: "loadplane_api_deltas_encoded_total", Help: "Delta events encoded; watchers of a version, filter, detail and base share one.",
+	}, func() float64 { _, n := a.feeds.Encoded(); return float64(n) })
 	return fulls, deltas
 }
 
@@ -95,8 +97,8 @@ func register(reg prometheus.Registerer, all ...prometheus.Collector) error {
 
 // gauges reads the view when it is asked. It is safe for concurrent use.
 type gauges struct {
-	api                                 *API
-	watchers, workers, version, warming *prometheus.Desc
+	api                                                             *API
+	watchers, filters, held, whole, kept, workers, version, warming *prometheus.Desc
 }
 
 func newGauges(a *API) *gauges {
@@ -106,6 +108,10 @@ func newGauges(a *API) *gauges {
 	return &gauges{
 		api:      a,
 		watchers: desc("watchers", "Watches that are open."),
+		filters:  desc("filters", "Filters of watches and requests that are open."),
+		held:     desc("held_requests", "Requests for a snapshot whose answer is held back."),
+		whole:    desc("whole_answers", "Answers with a whole view or list that are being written."),
+		kept:     desc("kept_bytes", "Bytes of events and receipts that are kept for the watchers that share a filter."),
 		workers:  desc("workers", "Workers in the view, by freshness.", "freshness"),
 		version:  desc("snapshot_version", "Version of the view."),
 		warming:  desc("warming", "1 while expected workers were not yet heard."),
@@ -114,7 +120,7 @@ func newGauges(a *API) *gauges {
 
 // Describe sends the descriptions.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.watchers, g.workers, g.version, g.warming} {
+	for _, d := range []*prometheus.Desc{g.watchers, g.filters, g.held, g.whole, g.kept, g.workers, g.version, g.warming} {
 		out <- d
 	}
 }
@@ -139,4 +145,8 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	send(g.warming, warming)
 	send(g.version, float64(state.Version))
 	send(g.watchers, float64(g.api.gate.open.Load()))
+	send(g.filters, float64(g.api.feeds.Len()))
+	send(g.held, float64(g.api.held.Load()))
+	send(g.whole, float64(len(g.api.whole)))
+	send(g.kept, float64(g.api.feeds.Kept()))
 }

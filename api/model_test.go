@@ -119,6 +119,7 @@ func (o *operator) step() {
 func (o *operator) worker(id string) *store.Worker {
 	w := newWorker(id)
 	w.Models = []string{"llama", "mixtral", "qwen3"}[o.rng.IntN(3):]
+	w.Zone = []string{"", "eu", "us"}[o.rng.IntN(3)]
 	w.Draining = o.rng.IntN(4) == 0
 	w.Labels = map[string]string{"tier": fmt.Sprint(o.rng.IntN(2))}
 	return w

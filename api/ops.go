@@ -86,7 +86,7 @@ func (a *API) health() *health.Checker {
 		Services: []string{loadplanev1connect.SnapshotServiceName, loadplanev1connect.WorkerServiceName},
 		Ready:    func(ctx context.Context) bool { return a.Ready(ctx).Ready() },
 		Admit: func(ctx context.Context) (func(), error) {
-			leave, refused := a.admit(ctx)
+			leave, refused := a.admit(ctx, "")
 			if refused != nil {
 				return nil, refused.rpc()
 			}

@@ -13,12 +13,20 @@ const (
 	ReasonWatchRate store.Reason = "watch_rate"
 	// ReasonDraining: the plane is about to stop.
 	ReasonDraining store.Reason = "draining"
-	// ReasonNotBuilt: a field of the request asks for what this version
-	// cannot do.
-	ReasonNotBuilt store.Reason = "not_built"
-	// ReasonUnknownParameter: the query has a key or a value that does not
-	// exist.
+	// ReasonSlowClient: watches of the client were cut more than three times
+	// in the last minute.
+	ReasonSlowClient store.Reason = "slow_client"
+	// ReasonTooManyHeld: as many answers are held back as may be.
+	ReasonTooManyHeld store.Reason = "too_many_held"
+	// ReasonTooManyAnswers: as many whole answers are being written as may be,
+	// and none ended in time.
+	ReasonTooManyAnswers store.Reason = "too_many_answers"
+	// ReasonUnknownParameter: the query has a key that does not exist.
 	ReasonUnknownParameter store.Reason = "unknown_parameter"
+	// ReasonBadParameter: a parameter has a value that it cannot have.
+	ReasonBadParameter store.Reason = "bad_parameter"
+	// ReasonBadFilter: the filter is out of its bounds.
+	ReasonBadFilter store.Reason = "bad_filter"
 )
 
 // Reasons why a message could not be sent. The watch ends with it.

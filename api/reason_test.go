@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/loadplane/loadplane/api"
@@ -20,12 +21,15 @@ import (
 // TestEveryReason provokes each declared reason and finds it counted, or, for
 // the checks of readiness, listed.
 func TestEveryReason(t *testing.T) {
-	one := func(s *setup) { s.api.MaxWatchers, s.api.MaxWatchesPerConnection = 2, 1 }
+	one := func(s *setup) {
+		s.api.MaxWatchers, s.api.MaxWatchesPerConnection, s.api.MaxHeld, s.api.MaxAnswers = 2, 1, 1, 1
+	}
 	twoWatches := func(p *plane, second func() *stream) {
 		first := p.snapshots()
 		p.watch(first, &pb.WatchSnapshotsRequest{}).full()
 		if second != nil {
 			second().full()
+			first = p.snapshots()
 		}
 		p.watch(first, &pb.WatchSnapshotsRequest{}).Receive()
 	}
@@ -46,10 +50,34 @@ func TestEveryReason(t *testing.T) {
 			p.api.Drain("")
 			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{}).Receive()
 		}},
-		api.ReasonNotBuilt: {refused, func(p *plane) {
-			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{MinIntervalMs: 1}).Receive()
+		api.ReasonSlowClient: {refused, func(p *plane) {
+			for range 4 {
+				p.cutOff("router-1")
+			}
+			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{ClientId: "router-1"}).Receive()
 		}},
-		api.ReasonUnknownParameter: {refused, func(p *plane) { p.do(p.client(false), http.MethodGet, "/v1/load_monitor/snapshot?x=1") }},
+		api.ReasonTooManyHeld: {refused, func(p *plane) {
+			p.add(newWorker("a:30000"))
+			p.report("a:30000", 1, 1, 1)
+			p.after(settle)
+			tag := p.get("").Header.Get("ETag")
+			first := p.getLater("?wait=1s", tag)
+			synctest.Wait()
+			p.get("?wait=1s", tag)
+			<-first
+		}},
+		api.ReasonTooManyAnswers: {refused, func(p *plane) {
+			p.large(4)
+			slow, later := p.ask(getJSON), p.getLater("")
+			p.after(4 * time.Second)
+			if _, err := io.ReadFull(slow, make([]byte, 80<<10)); err != nil {
+				p.Fatal(err)
+			}
+			<-later
+		}},
+		api.ReasonBadFilter:        {refused, func(p *plane) { p.get("?model=") }},
+		api.ReasonBadParameter:     {refused, func(p *plane) { p.get("?wait=soon") }},
+		api.ReasonUnknownParameter: {refused, func(p *plane) { p.get("?x=1") }},
 		api.ReasonDeadline:         {failed, func(p *plane) { p.stall(6*time.Second, false) }},
 		api.ReasonClient:           {failed, func(p *plane) { p.stall(time.Second, true) }},
 		api.ReasonWarming:          {ready, func(*plane) {}},
@@ -86,6 +114,65 @@ func TestEveryReason(t *testing.T) {
 			})
 		})
 	}
+}
+
+// get asks for the JSON snapshot, with the tags that the caller holds.
+func (p *plane) get(query string, held ...string) answer {
+	p.Helper()
+	a, ok := <-p.getLater(query, held...)
+	if !ok {
+		p.FailNow()
+	}
+	return a
+}
+
+// getLater is get whose answer is sent when it comes; the channel closes.
+func (p *plane) getLater(query string, held ...string) <-chan answer {
+	p.Helper()
+	req, err := http.NewRequestWithContext(p.Context(), http.MethodGet, p.url+"/v1/load_monitor/snapshot"+query, nil)
+	if err != nil {
+		p.Fatal(err)
+	}
+	for _, tag := range held {
+		req.Header.Add("If-None-Match", tag)
+	}
+	c, answers := p.client(false), make(chan answer, 1)
+	go func() {
+		defer close(answers)
+		res, err := c.Do(req)
+		if err != nil {
+			p.Error(err)
+			return
+		}
+		defer func() { _ = res.Body.Close() }()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			p.Error(err)
+			return
+		}
+		answers <- answer{res, string(body)}
+	}()
+	return answers
+}
+
+// cutOff has a watch of a client cut: it does not read.
+func (p *plane) cutOff(id string) {
+	p.Helper()
+	if p.slots["a:30000"] == nil {
+		p.add(newWorker("a:30000"))
+		p.report("a:30000", 1, 0, 512)
+		p.after(settle)
+	}
+	before := p.metric("loadplane_api_sends_failed_total", "deadline")
+	s := p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{ClientId: id, FullOnly: true, HeartbeatIntervalMs: 100})
+	for n := int64(2); p.metric("loadplane_api_sends_failed_total", "deadline") == before; n++ {
+		if n > 200 {
+			p.Fatal("not cut")
+		}
+		p.report("a:30000", uint64(time.Now().UnixMilli()), n, 512)
+		p.after(100 * time.Millisecond)
+	}
+	s.end()
 }
 
 // stall opens a watch that does not read, lets d pass, and perhaps hangs up.

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/loadplane/loadplane/api/query"
 	"github.com/loadplane/loadplane/store"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -45,10 +47,25 @@ func refuseDraining(why string) *refusal {
 	}
 }
 
-func refuseArgument(reason store.Reason, message string) *refusal {
+func refuseSlow(pause time.Duration) *refusal {
+	return &refusal{
+		reason: ReasonSlowClient, code: connect.CodeResourceExhausted, status: http.StatusTooManyRequests,
+		message: "watches of this client were cut too often for being slow", retry: pause,
+	}
+}
+
+// refuseQuery refuses what package query could not read.
+func refuseQuery(err error) *refusal {
+	reason := ReasonBadParameter
+	switch {
+	case errors.Is(err, query.ErrUnknown):
+		reason = ReasonUnknownParameter
+	case errors.Is(err, query.ErrFilter):
+		reason = ReasonBadFilter
+	}
 	return &refusal{
 		reason: reason, code: connect.CodeInvalidArgument, status: http.StatusBadRequest,
-		message: message,
+		message: err.Error(),
 	}
 }
 
@@ -71,7 +88,7 @@ func (r *refusal) rpc() *connect.Error {
 // http writes r as a JSON answer.
 func (r *refusal) http(w http.ResponseWriter) {
 	if r.retry > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(r.retry/time.Second)))
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(r.retry.Seconds()))))
 	}
 	// Three strings can always be encoded.
 	body, _ := json.Marshal(wireError{r.code.String(), r.reason, r.message})

@@ -85,20 +85,23 @@ func (g *gate) enter(ctx context.Context) (leave func(), refused *refusal) {
 	if !ok {
 		conn = &connection{}
 	}
-	if conn.peer.IsValid() && !g.exempt(conn.peer) && !g.rate.Allow() {
-		return nil, refuseTooMany(ReasonWatchRate, g.rate.Burst())
-	}
-	if !take(&g.open, g.all) {
-		return nil, refuseTooMany(ReasonTooManyWatchers, g.all)
-	}
 	if !take(&conn.watches, g.each) {
-		g.open.Add(-1)
 		return nil, refuseTooMany(ReasonTooManyWatchesPerConnection, g.each)
 	}
-	return func() {
+	if !take(&g.open, g.all) {
+		conn.watches.Add(-1)
+		return nil, refuseTooMany(ReasonTooManyWatchers, g.all)
+	}
+	leave = func() {
 		conn.watches.Add(-1)
 		g.open.Add(-1)
-	}, nil
+	}
+	// Last, so that what is refused for another reason takes nothing of it.
+	if conn.peer.IsValid() && !g.exempt(conn.peer) && !g.rate.Allow() {
+		leave()
+		return nil, refuseTooMany(ReasonWatchRate, g.rate.Burst())
+	}
+	return leave, nil
 }
 
 func take(n *atomic.Int64, limit int) bool {

@@ -103,6 +103,48 @@ type noConn struct{ net.Conn }
 
 func (noConn) RemoteAddr() net.Addr { return &net.UnixAddr{} }
 
+// TestRefusedWatchTakesNoneOfTheRate fills one connection: what it is refused
+// is left to others.
+func TestRefusedWatchTakesNoneOfTheRate(t *testing.T) {
+	g := newGate(Options{
+		MaxWatchers: 3, MaxWatchesPerConnection: 1, WatchesPerSecond: 1e-9, WatchBurst: 2, Exempt: netip.Addr.IsLoopback,
+	})
+	on := func(c *connection) context.Context { return context.WithValue(t.Context(), connKey{}, c) }
+	full, other := &connection{peer: netip.MustParseAddr("192.0.2.1")}, &connection{peer: netip.MustParseAddr("192.0.2.2")}
+	for i := range 10 {
+		if _, refused := g.enter(on(full)); (refused == nil) != (i == 0) {
+			t.Fatalf("watch %d of one connection: %v", i, refused)
+		}
+	}
+	if _, refused := g.enter(on(other)); refused != nil {
+		t.Errorf("another connection: %v", refused)
+	}
+	if _, refused := g.enter(on(&connection{peer: netip.MustParseAddr("192.0.2.3")})); refused == nil || refused.reason != ReasonWatchRate || g.open.Load() != 2 {
+		t.Errorf("above the rate: %v, %d open", refused, g.open.Load())
+	}
+}
+
+// TestClientsThatAreCounted names who is refused after too many cuts. A peer
+// that is exempt may stand for many, and needs a name.
+func TestClientsThatAreCounted(t *testing.T) {
+	a := &API{opts: Options{Exempt: netip.Addr.IsLoopback}}
+	for _, c := range []struct{ peer, id, want string }{
+		{"127.0.0.1", "", ""},
+		{"", "", ""},
+		{"192.0.2.1", "", "192.0.2.1 "},
+		{"127.0.0.1", "router-1", "127.0.0.1 router-1"},
+		{"192.0.2.1", "router-1", "192.0.2.1 router-1"},
+	} {
+		conn := new(connection)
+		if c.peer != "" {
+			conn.peer = netip.MustParseAddr(c.peer)
+		}
+		if got := a.clientOf(context.WithValue(t.Context(), connKey{}, conn), c.id); got != c.want {
+			t.Errorf("peer %q, name %q: %q, want %q", c.peer, c.id, got, c.want)
+		}
+	}
+}
+
 func TestGateBoundsNewWatches(t *testing.T) {
 	g := newGate(Options{
 		MaxWatchers: 100, MaxWatchesPerConnection: 100, WatchesPerSecond: 1e-9, WatchBurst: 2,

@@ -2,12 +2,14 @@ package api
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
-	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/cespare/xxhash/v2"
 	"github.com/loadplane/loadplane/api/frame"
+	"github.com/loadplane/loadplane/api/query"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"github.com/loadplane/loadplane/store/snapshot"
 	"google.golang.org/protobuf/proto"
@@ -18,21 +20,19 @@ type snapshotService struct{ *API }
 
 // WatchSnapshots sends the view and its changes until either side ends it.
 func (s snapshotService) WatchSnapshots(ctx context.Context, req *pb.WatchSnapshotsRequest, stream *connect.ServerStream[pb.WatchSnapshotsResponse]) error {
-	leave, refused := s.admit(ctx)
+	q, err := query.Watch(req)
+	if err != nil {
+		return s.refuse(err).rpc()
+	}
+	leave, refused := s.admit(ctx, s.clientOf(ctx, q.ClientID))
 	if refused != nil {
 		return refused.rpc()
 	}
 	defer leave()
-	if refused := s.checkWatch(req); refused != nil {
-		return refused.rpc()
-	}
-	w := &watch{
-		api:       s.API,
-		out:       writerOf(ctx),
-		heartbeat: s.grant(time.Duration(req.GetHeartbeatIntervalMs()) * time.Millisecond),
-		fullOnly:  req.GetFullOnly(),
-		encode:    func(u update) error { return s.sendChunks(stream.Conn(), u) },
-	}
+	w := s.newWatch(ctx, q)
+	defer w.feed.Release()
+	w.fullOnly = req.GetFullOnly()
+	w.encode = func(u update) error { return s.sendChunks(stream.Conn(), u) }
 	w.resume(req.GetResume())
 	return rpcError(w.run(ctx))
 }
@@ -50,13 +50,21 @@ func rpcError(err error) error {
 
 // GetSnapshot returns what the first message of a watch would carry.
 func (s snapshotService) GetSnapshot(ctx context.Context, req *pb.GetSnapshotRequest) (*pb.GetSnapshotResponse, error) {
-	if refused := s.checkSelection(req.GetFilter(), req.GetDetail()); refused != nil {
+	q, err := query.Selection(req.GetFilter(), req.GetDetail())
+	if err != nil {
 		s.metrics.requests.of(class4xx).Inc()
+		return nil, s.refuse(err).rpc()
+	}
+	if refused := s.beginWhole(ctx); refused != nil {
+		s.metrics.requests.of(class4xx).Inc()
+		s.metrics.refused.of(refused.reason).Inc()
 		return nil, refused.rpc()
 	}
-	view, _ := s.snapshots.Fresh(ctx)
-	u := update{kind: kindFull, view: view, heartbeat: s.grant(0)}
-	m, err := s.frame(u, s.shared.Event(view.Snapshot, 0, 0)[0]).Message()
+	feed := s.feeds.Take(q.Filter)
+	defer feed.Release()
+	view, _ := feed.Fresh(ctx)
+	u := update{kind: kindFull, view: view, feed: feed, brief: q.Brief, heartbeat: s.grant(0)}
+	m, err := s.frame(u, feed.Change(view.Snapshot, frame.Change{Brief: q.Brief})[0]).Message()
 	if err != nil {
 		s.metrics.requests.of(class5xx).Inc()
 		s.opts.Logger.Error("snapshot could not be encoded", "error", err)
@@ -66,30 +74,11 @@ func (s snapshotService) GetSnapshot(ctx context.Context, req *pb.GetSnapshotReq
 	return &pb.GetSnapshotResponse{Snapshot: m}, nil
 }
 
-// checkWatch refuses what is in the messages but not yet built.
-func (a *API) checkWatch(req *pb.WatchSnapshotsRequest) *refusal {
-	if refused := a.checkSelection(req.GetFilter(), req.GetDetail()); refused != nil {
-		return refused
-	}
-	if req.GetMinIntervalMs() != 0 {
-		return a.notBuilt("min_interval_ms")
-	}
-	return nil
-}
-
-func (a *API) checkSelection(f *pb.Filter, d pb.Detail) *refusal {
-	if proto.Size(f) > 0 {
-		return a.notBuilt("filter")
-	}
-	if d != pb.Detail_DETAIL_UNSPECIFIED && d != pb.Detail_DETAIL_RANKS {
-		return a.notBuilt("detail")
-	}
-	return nil
-}
-
-func (a *API) notBuilt(field string) *refusal {
-	a.metrics.refused.of(ReasonNotBuilt).Inc()
-	return refuseArgument(ReasonNotBuilt, fmt.Sprintf("%s is not supported by this version", field))
+// refuse refuses a request that could not be read, and counts it.
+func (a *API) refuse(err error) *refusal {
+	refused := refuseQuery(err)
+	a.metrics.refused.of(refused.reason).Inc()
+	return refused
 }
 
 // maxChunk is the size at which the event of a message is cut in chunks,
@@ -100,10 +89,10 @@ const maxChunk = 2 << 20
 // sendChunks sends u, an event of several chunks in as many messages: nothing
 // else comes between them, and the last one carries the receipts.
 func (a *API) sendChunks(conn connect.StreamingHandlerConn, u update) error {
-	if u.kind != kindFull && u.kind != kindDelta {
+	if !u.kind.data() {
 		return conn.Send(a.frame(u, nil))
 	}
-	chunks := a.shared.Event(u.view.Snapshot, u.base, a.chunk)
+	chunks := u.feed.Change(u.view.Snapshot, frame.Change{Base: u.base, Limit: a.chunk, Brief: u.brief})
 	for _, c := range chunks[:len(chunks)-1] {
 		if err := conn.Send(&frame.Frame{Head: a.head(u), Event: c}); err != nil {
 			return err
@@ -116,7 +105,7 @@ func (a *API) sendChunks(conn connect.StreamingHandlerConn, u update) error {
 // frame encodes u around an event, nil where u has none that is shared. Only
 // the head is its own.
 func (a *API) frame(u update, event *frame.Chunk) *frame.Frame {
-	f := &frame.Frame{Head: a.head(u), Liveness: a.shared.Liveness(u.view, u.since), Event: event}
+	f := &frame.Frame{Head: a.head(u), Liveness: u.feed.Receipts(u.view, u.since), Event: event}
 	switch u.kind {
 	case kindHeartbeat:
 		f.Head.Event = &pb.WatchSnapshotsResponse_Heartbeat{Heartbeat: &pb.Heartbeat{}}
@@ -131,13 +120,14 @@ func (a *API) frame(u update, event *frame.Chunk) *frame.Frame {
 func (a *API) head(u update) *pb.WatchSnapshotsResponse {
 	v := u.view
 	return &pb.WatchSnapshotsResponse{
-		Cursor:          &pb.Cursor{Lineage: v.Lineage, Epoch: v.Epoch, Version: v.Version},
+		Cursor:          &pb.Cursor{Lineage: v.Lineage, Epoch: v.Epoch, Version: v.Version, FilterHash: selection(v, u.brief)},
 		Warming:         v.Warming,
 		PublishedUnixMs: v.Published.UnixMilli(),
 		ServerUnixMs:    time.Now().UnixMilli(),
 		// Rounded up, while valid_until_ms is rounded down: what is left is
 		// never more than it is.
 		ServerClockMs:       a.clock.Now().Add(time.Millisecond - 1).Milliseconds(),
+		MinIntervalMs:       uint32((u.minInterval + time.Millisecond - 1).Milliseconds()),
 		HeartbeatIntervalMs: uint32(u.heartbeat.Milliseconds()),
 		Digest:              v.Digest,
 		StaleAfterMs:        uint32(a.stale.Milliseconds()),
@@ -145,12 +135,25 @@ func (a *API) head(u update) *pb.WatchSnapshotsResponse {
 	}
 }
 
+// selection returns what cursors name a filter and a detail by: the hash of the
+// filter, and another where the ranks are left out. 0 is the whole view.
+func selection(v *snapshot.View, brief bool) uint64 {
+	if !brief {
+		return v.FilterHash
+	}
+	return max(xxhash.Sum64(binary.LittleEndian.AppendUint64([]byte("brief"), v.FilterHash)), 1)
+}
+
 // workerService is loadplane.v1.WorkerService.
 type workerService struct{ *API }
 
 // ListWorkers returns the discovered workers and the state of the way to them.
 func (s workerService) ListWorkers(ctx context.Context, _ *pb.ListWorkersRequest) (*pb.ListWorkersResponse, error) {
-	view, _ := s.snapshots.Fresh(ctx)
+	if refused := s.beginWhole(ctx); refused != nil {
+		s.metrics.refused.of(refused.reason).Inc()
+		return nil, refused.rpc()
+	}
+	view, _ := s.opts.Snapshots.Fresh(ctx)
 	res := &pb.ListWorkersResponse{Workers: make([]*pb.WorkerInfo, 0, len(view.Workers))}
 	for i, w := range view.Workers {
 		info, err := s.info(w, view.Receipts[i])
@@ -196,6 +199,10 @@ func (s workerService) addWay(info *pb.WorkerInfo, row uint32) {
 	info.LastRefusalDetail = known(diag.LastRefusalDetail)
 	info.RegistrationHttpStatus = known(uint32(diag.RegistrationStatus))
 	info.NextRegistrationMs = known(diag.NextRegistration.Milliseconds())
+	info.Engine = known(diag.Engine)
+	info.EngineVersion = known(diag.EngineVersion)
+	info.DialectWhy = known(diag.DialectWhy)
+	info.PollIntervalMs = known(uint32(diag.PollInterval.Milliseconds()))
 }
 
 // known returns nil for the zero value, which stands for unknown.

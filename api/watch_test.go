@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"connectrpc.com/grpchealth"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"github.com/loadplane/loadplane/store"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 )
 
 func TestEqualReportsMoveLivenessOnly(t *testing.T) {
@@ -288,16 +286,8 @@ func TestLimitsOfWatches(t *testing.T) {
 
 func wantRetryInfo(p *plane, err error) {
 	p.Helper()
-	var rpc *connect.Error
-	if !errors.As(err, &rpc) || len(rpc.Details()) != 1 {
-		p.Fatalf("no detail in %v", err)
-	}
-	detail, err := rpc.Details()[0].Value()
-	if err != nil {
-		p.Fatal(err)
-	}
-	if info, ok := detail.(*errdetails.RetryInfo); !ok || info.GetRetryDelay().AsDuration() != time.Second {
-		p.Errorf("detail: %v", detail)
+	if got := retryDelay(p, err); got != time.Second {
+		p.Errorf("to wait %v, want 1s", got)
 	}
 }
 
@@ -309,42 +299,6 @@ func TestLimitOfLines(t *testing.T) {
 			decode(p, a.body)["reason"] != "too_many_watchers" {
 			p.Errorf("status %d, Retry-After %q: %s", a.StatusCode, a.Header.Get("Retry-After"), a.body)
 		}
-	})
-}
-
-func TestWhatIsNotBuilt(t *testing.T) {
-	for field, req := range map[string]*pb.WatchSnapshotsRequest{
-		"filter":          {Filter: &pb.Filter{Zones: []string{"eu"}}},
-		"detail":          {Detail: pb.Detail_DETAIL_WORKERS},
-		"min_interval_ms": {MinIntervalMs: 1},
-	} {
-		t.Run(field, func(t *testing.T) {
-			inBubble(t, nil, func(p *plane) {
-				s := p.watch(p.snapshots(), req)
-				if s.Receive() {
-					p.Fatal("served")
-				}
-				wantCode(p, s.Err(), connect.CodeInvalidArgument)
-				if !strings.Contains(s.Err().Error(), field) {
-					p.Errorf("the error does not name the field: %v", s.Err())
-				}
-				if req.Filter == nil && req.Detail == 0 {
-					return
-				}
-				_, err := p.snapshots().GetSnapshot(p.Context(), &pb.GetSnapshotRequest{Filter: req.Filter, Detail: req.Detail})
-				wantCode(p, err, connect.CodeInvalidArgument)
-				if got := p.metric("loadplane_api_snapshot_requests_total", "4xx"); got != 1 {
-					p.Errorf("counted %v", got)
-				}
-			})
-		})
-	}
-	t.Run("an empty filter and a cursor are fine", func(t *testing.T) {
-		inBubble(t, nil, func(p *plane) {
-			p.watch(p.snapshots(), &pb.WatchSnapshotsRequest{
-				Filter: &pb.Filter{}, Detail: pb.Detail_DETAIL_RANKS, Resume: &pb.Cursor{Lineage: "other", Version: 99},
-			}).full()
-		})
 	})
 }
 

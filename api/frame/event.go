@@ -55,9 +55,9 @@ func (c *Chunk) Size() int { return len(c.bytes) }
 
 // encodeEvent returns a full or a delta in chunks. What left the view comes
 // before what changed, and workers before pools.
-func encodeEvent(s *snapshot.Snapshot, ch change) []*Chunk {
-	e := &event{change: ch}
-	if ch.base == 0 {
+func encodeEvent(s *snapshot.Snapshot, ch Change) []*Chunk {
+	e := &event{Change: ch}
+	if ch.Base == 0 {
 		e.full(s)
 	} else {
 		e.delta(s)
@@ -72,23 +72,31 @@ const headRoom = 2 + binary.MaxVarintLen32
 // event is an event in the making: the bodies of its chunks, each behind room
 // for a head.
 type event struct {
-	change
+	Change
 	bodies [][]byte
 	// empty says that nothing was added to the last body.
 	empty bool
 }
 
+// worker returns a worker's message at the detail of the event.
+func (e *event) worker(w *snapshot.Worker) []byte {
+	if e.Brief {
+		return w.Brief()
+	}
+	return w.Encoded
+}
+
 func (e *event) full(s *snapshot.Snapshot) {
 	size := 0
 	for _, w := range s.Workers {
-		size += fieldSize(fieldFullWorkers, len(w.Encoded))
+		size += fieldSize(fieldFullWorkers, len(e.worker(w)))
 	}
 	for _, p := range s.Pools {
 		size += fieldSize(fieldFullPools, len(p.Encoded))
 	}
 	e.begin(size)
 	for _, w := range s.Workers {
-		e.add(fieldFullWorkers, w.Encoded)
+		e.add(fieldFullWorkers, e.worker(w))
 	}
 	for _, p := range s.Pools {
 		e.add(fieldFullPools, p.Encoded)
@@ -97,18 +105,18 @@ func (e *event) full(s *snapshot.Snapshot) {
 
 func (e *event) delta(s *snapshot.Snapshot) {
 	e.begin(0)
-	for t := range s.Removed(e.base) {
+	for t := range s.Removed(e.Base) {
 		b := appendUint(nil, fieldRemovedRow, uint64(t.Row))
 		b = protowire.AppendTag(b, fieldRemovedID, protowire.BytesType)
 		e.add(fieldDeltaRemoved, protowire.AppendString(b, t.Worker.ID))
 	}
-	for w := range s.Changed(e.base) {
-		e.add(fieldDeltaWorkers, w.Encoded)
+	for w := range s.Changed(e.Base) {
+		e.add(fieldDeltaWorkers, e.worker(w))
 	}
-	for k := range s.RemovedPools(e.base) {
+	for k := range s.RemovedPools(e.Base) {
 		e.add(fieldDeltaRemovedPools, encodeKey(k))
 	}
-	for p := range s.ChangedPools(e.base) {
+	for p := range s.ChangedPools(e.Base) {
 		e.add(fieldDeltaPools, p.Encoded)
 	}
 }
@@ -124,11 +132,11 @@ func encodeKey(k snapshot.PoolKey) []byte {
 // begin begins a chunk for about size bytes. Every chunk of a delta names the
 // base.
 func (e *event) begin(size int) {
-	if e.limit > 0 {
-		size = min(size, e.limit)
+	if e.Limit > 0 {
+		size = min(size, e.Limit)
 	}
 	body := make([]byte, headRoom, headRoom+size)
-	e.bodies = append(e.bodies, appendUint(body, fieldDeltaBase, e.base))
+	e.bodies = append(e.bodies, appendUint(body, fieldDeltaBase, e.Base))
 	e.empty = true
 }
 
@@ -137,8 +145,8 @@ func (e *event) begin(size int) {
 func (e *event) add(num protowire.Number, m []byte) {
 	last := len(e.bodies) - 1
 	filled := len(e.bodies[last]) - headRoom
-	if e.limit > 0 && !e.empty && filled+fieldSize(num, len(m)) > e.limit {
-		e.begin(e.limit)
+	if e.Limit > 0 && !e.empty && filled+fieldSize(num, len(m)) > e.Limit {
+		e.begin(e.Limit)
 		last++
 	}
 	e.bodies[last] = append(appendHead(e.bodies[last], num, len(m)), m...)
@@ -148,7 +156,7 @@ func (e *event) add(num protowire.Number, m []byte) {
 // chunks numbers the bodies where there are several, and makes them fields.
 func (e *event) chunks() []*Chunk {
 	field, number, count := fieldFull, fieldFullChunk, fieldFullChunks
-	if e.base > 0 {
+	if e.Base > 0 {
 		field, number, count = fieldDelta, fieldDeltaChunk, fieldDeltaChunks
 	}
 	out := make([]*Chunk, len(e.bodies))

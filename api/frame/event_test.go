@@ -84,7 +84,7 @@ func TestDeltaHasWhatIsNewerThanItsBase(t *testing.T) {
 		{9, 0, 0, 0, 0},
 		{10, 0, 0, 0, 0},
 	} {
-		d := messages(t, encodeEvent(s, change{base: c.base}))[0].GetDelta()
+		d := messages(t, encodeEvent(s, Change{Base: c.base}))[0].GetDelta()
 		if d.GetBaseVersion() != c.base || len(d.GetWorkers()) != c.workers || len(d.GetPools()) != c.pools ||
 			len(d.GetRemoved()) != c.gone || len(d.GetRemovedPools()) != c.lost {
 			t.Errorf("base %d: %v", c.base, d)
@@ -105,13 +105,13 @@ func TestDeltaHasWhatIsNewerThanItsBase(t *testing.T) {
 func TestChunksReassemble(t *testing.T) {
 	s := changing(40)
 	for name, base := range map[string]uint64{"full": 0, "delta": 2} {
-		whole := encodeEvent(s, change{base: base})
+		whole := encodeEvent(s, Change{Base: base})
 		if len(whole) != 1 {
 			t.Fatalf("%s: %d chunks without a limit", name, len(whole))
 		}
 		want := joined(t, messages(t, whole))
 		for _, limit := range []int{1, 20, 64, 200, whole[0].Size() - 6, whole[0].Size()} {
-			chunks := encodeEvent(s, change{base: base, limit: limit})
+			chunks := encodeEvent(s, Change{Base: base, Limit: limit})
 			all := messages(t, chunks)
 			if got := joined(t, all); !proto.Equal(got, want) {
 				t.Errorf("%s, limit %d: the chunks are another message", name, limit)
@@ -128,7 +128,7 @@ func TestChunksReassemble(t *testing.T) {
 				}
 			}
 		}
-		if n := len(encodeEvent(s, change{base: base, limit: 1})); n < 40 {
+		if n := len(encodeEvent(s, Change{Base: base, Limit: 1})); n < 40 {
 			t.Errorf("%s: %d chunks for one each", name, n)
 		}
 	}
@@ -144,7 +144,7 @@ func TestLargeWorkerHasItsOwnChunk(t *testing.T) {
 		}
 		s.Workers[2].Encoded, _ = proto.Marshal(&pb.Worker{Row: 3, Ranks: ranks})
 		s.Tombstones, s.PoolGraves = nil, nil
-		all := messages(t, encodeEvent(s, change{base: base, limit: 1000}))
+		all := messages(t, encodeEvent(s, Change{Base: base, Limit: 1000}))
 		var sizes []int
 		for _, m := range all {
 			sizes = append(sizes, len(m.GetFull().GetWorkers())+len(m.GetDelta().GetWorkers()))
@@ -159,28 +159,29 @@ func TestEmptyEvents(t *testing.T) {
 	s := changing(0)
 	s.Pools, s.PoolGraves, s.Tombstones = nil, nil, nil
 	for _, limit := range []int{0, 10} {
-		if m := messages(t, encodeEvent(s, change{limit: limit})); len(m) != 1 || m[0].GetFull() == nil {
+		if m := messages(t, encodeEvent(s, Change{Limit: limit})); len(m) != 1 || m[0].GetFull() == nil {
 			t.Errorf("an empty full: %v", m)
 		}
-		if m := messages(t, encodeEvent(s, change{base: 9, limit: limit})); len(m) != 1 || m[0].GetDelta().GetBaseVersion() != 9 {
+		if m := messages(t, encodeEvent(s, Change{Base: 9, Limit: limit})); len(m) != 1 || m[0].GetDelta().GetBaseVersion() != 9 {
 			t.Errorf("an empty delta: %v", m)
 		}
 	}
 }
 
 func TestEventsAreShared(t *testing.T) {
-	var cache Cache
+	var counts Counts
+	cache := Cache{Counts: &counts}
 	s := changing(4)
-	first := cache.Event(s, 5, 0)
-	if again := cache.Event(s, 5, 0); again[0] != first[0] {
+	first := cache.Change(s, Change{Base: 5})
+	if again := cache.Change(s, Change{Base: 5}); again[0] != first[0] {
 		t.Error("one delta was built twice")
 	}
-	for what, other := range map[string][]*Chunk{"base": cache.Event(s, 6, 0), "kind": cache.Event(s, 0, 0), "limit": cache.Event(s, 5, 10)} {
+	for what, other := range map[string][]*Chunk{"base": cache.Change(s, Change{Base: 6}), "kind": cache.Change(s, Change{}), "limit": cache.Change(s, Change{Base: 5, Limit: 10})} {
 		if other[0] == first[0] {
 			t.Errorf("another %s got the same event", what)
 		}
 	}
-	if fulls, deltas := cache.Encoded(); fulls != 1 || deltas != 3 {
+	if fulls, deltas := counts.Encoded(); fulls != 1 || deltas != 3 {
 		t.Errorf("%d fulls and %d deltas were encoded, want 1 and 3", fulls, deltas)
 	}
 }
@@ -188,18 +189,18 @@ func TestEventsAreShared(t *testing.T) {
 func TestSupersededEventsAreDropped(t *testing.T) {
 	var cache Cache
 	s := changing(4)
-	old := cache.Event(s, 5, 0)
+	old := cache.Change(s, Change{Base: 5})
 	next := *s
 	next.Content = &store.Content{Version: 11}
-	newest := cache.Event(&next, 10, 0)
+	newest := cache.Change(&next, Change{Base: 10})
 	if len(cache.events.kept) != 1 {
 		t.Errorf("%d events are kept, want that of the newest version", len(cache.events.kept))
 	}
-	late := cache.Event(s, 5, 0)
+	late := cache.Change(s, Change{Base: 5})
 	if late[0] == old[0] || !bytes.Equal(late[0].bytes, old[0].bytes) {
 		t.Error("a reader that is behind did not get an event of its own")
 	}
-	if len(cache.events.kept) != 1 || cache.Event(&next, 10, 0)[0] != newest[0] {
+	if len(cache.events.kept) != 1 || cache.Change(&next, Change{Base: 10})[0] != newest[0] {
 		t.Error("a reader that is behind changed what is kept")
 	}
 }
@@ -208,7 +209,7 @@ func TestKeptEventsAreBounded(t *testing.T) {
 	var cache Cache
 	s := changing(2)
 	for base := range uint64(3 * maxShared) {
-		if n := len(cache.Event(s, base, 0)); n != 1 {
+		if n := len(cache.Change(s, Change{Base: base})); n != 1 {
 			t.Fatalf("%d chunks", n)
 		}
 	}
@@ -220,20 +221,75 @@ func TestKeptEventsAreBounded(t *testing.T) {
 func TestLivenessIsShared(t *testing.T) {
 	var cache Cache
 	v := testView(2)
-	block := cache.Liveness(v, 1)
-	if &block[0] != &cache.Liveness(v, 1)[0] {
+	block := cache.Receipts(v, Since{Tick: 1})
+	if &block[0] != &cache.Receipts(v, Since{Tick: 1})[0] {
 		t.Error("one block was built twice")
 	}
-	if bytes.Equal(block, cache.Liveness(v, 0)) {
+	if bytes.Equal(block, cache.Receipts(v, Since{})) {
 		t.Error("two spans got one block")
 	}
 	next := *v
 	next.Tick++
-	cache.Liveness(&next, 1)
+	cache.Receipts(&next, Since{Tick: 1})
 	if len(cache.blocks.kept) != 1 {
 		t.Errorf("%d blocks are kept, want those of the newest tick", len(cache.blocks.kept))
 	}
-	if got := cache.Liveness(v, 1); !bytes.Equal(got, block) || cache.blocks.newest != next.Tick {
+	if got := cache.Receipts(v, Since{Tick: 1}); !bytes.Equal(got, block) || cache.blocks.newest != next.Tick {
 		t.Error("a view that is behind got another block or moved the cache back")
+	}
+}
+
+// TestBriefEventsHaveNoRanks encodes both details of one version.
+func TestBriefEventsHaveNoRanks(t *testing.T) {
+	s := changing(3)
+	for _, w := range s.Workers {
+		w.Encoded, _ = proto.Marshal(&pb.Worker{Row: w.Row, Ranks: []*pb.RankLoad{{DpRank: 1}, {DpRank: 2}}, Flags: []string{"f"}})
+	}
+	for name, base := range map[string]uint64{"full": 0, "delta": 2} {
+		var cache Cache
+		whole := messages(t, cache.Change(s, Change{Base: base}))[0]
+		brief := messages(t, cache.Change(s, Change{Base: base, Brief: true}))[0]
+		want := append(whole.GetFull().GetWorkers(), whole.GetDelta().GetWorkers()...)
+		if len(want) != 3 || len(want[0].GetRanks()) != 2 {
+			t.Fatalf("%s with ranks: %v", name, whole)
+		}
+		for _, w := range want {
+			w.Ranks = nil
+		}
+		if !proto.Equal(whole, brief) {
+			t.Errorf("%s without ranks: %v, want %v", name, brief, whole)
+		}
+	}
+}
+
+// TestBudgetCountsWhatIsKept has an event of an old version come out late.
+func TestBudgetCountsWhatIsKept(t *testing.T) {
+	budget := NewBudget(1 << 20)
+	var s shared[string, int]
+	build := func(size int) func() (int, int) { return func() (int, int) { return size, size } }
+	late := s.find(budget, place[string]{1, "a"}, build(100))
+	s.get(budget, place[string]{2, "a"}, build(7))
+	s.get(budget, place[string]{2, "a"}, build(7))
+	if got := late(); got != 100 || budget.Used() != 7 {
+		t.Errorf("built %d, %d bytes are counted, want 7", got, budget.Used())
+	}
+	s.get(budget, place[string]{2, "b"}, build(5))
+	if budget.Used() != 12 {
+		t.Errorf("%d bytes are counted, want 12", budget.Used())
+	}
+	s.keepAny(budget, false)
+	s.get(budget, place[string]{3, "b"}, build(5))
+	if budget.Used() != 0 {
+		t.Errorf("%d bytes are counted after all was dropped", budget.Used())
+	}
+	s.keepAny(budget, true)
+	late = s.find(budget, place[string]{3, "b"}, build(5))
+	s.keepAny(budget, false)
+	late()
+	if s.keepAny(budget, true); budget.Used() != 0 {
+		t.Errorf("%d bytes are counted of what came late", budget.Used())
+	}
+	if s.get(budget, place[string]{3, "b"}, build(5)); budget.Used() != 5 {
+		t.Errorf("%d bytes are counted, want 5", budget.Used())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,8 +36,8 @@ func testView(n int) *snapshot.View {
 func testFrame(v *snapshot.View) *Frame {
 	return &Frame{
 		Head:     &pb.WatchSnapshotsResponse{ServerId: "s", Cursor: &pb.Cursor{Version: v.Version}},
-		Liveness: encodeLiveness(v.Receipts, 1),
-		Event:    new(Cache).Event(v.Snapshot, 0, 0)[0],
+		Liveness: encodeLiveness(v, Since{Tick: 1}),
+		Event:    new(Cache).Change(v.Snapshot, Change{})[0],
 	}
 }
 
@@ -196,8 +197,39 @@ func TestViewBehindTheCacheKeepsItsReceipts(t *testing.T) {
 	var cache Cache
 	behind, next := testView(1), testView(2)
 	next.Tick++
-	cache.Liveness(next, 0)
-	if got := cache.Liveness(behind, 0); !bytes.Equal(got, encodeLiveness(behind.Receipts, 0)) {
+	cache.Receipts(next, Since{})
+	if got := cache.Receipts(behind, Since{}); !bytes.Equal(got, encodeLiveness(behind, Since{})) {
 		t.Errorf("got %x, want the receipts of the view itself", got)
+	}
+}
+
+// TestReceiptsOfWhatEntered are sent although they are older than the tick.
+func TestReceiptsOfWhatEntered(t *testing.T) {
+	v := testView(3)
+	for i, w := range v.Workers {
+		w.Entry = &store.Entry{Version: uint64(i + 1)}
+	}
+	for _, c := range []struct {
+		since Since
+		rows  []uint32
+	}{
+		{Since{}, []uint32{1, 2, 3}},
+		{Since{Tick: 2}, []uint32{3}},
+		{Since{Tick: 9}, nil},
+		{Since{Tick: 9, Entered: 1}, []uint32{2, 3}},
+		{Since{Tick: 2, Entered: 3}, []uint32{3}},
+	} {
+		var cache Cache
+		m := new(pb.WatchSnapshotsResponse)
+		if err := proto.Unmarshal(cache.Receipts(v, c.since), m); err != nil {
+			t.Fatal(err)
+		}
+		var rows []uint32
+		for _, r := range m.GetLiveness().GetWorkers() {
+			rows = append(rows, r.GetRow())
+		}
+		if !slices.Equal(rows, c.rows) {
+			t.Errorf("%+v: rows %v, want %v", c.since, rows, c.rows)
+		}
 	}
 }

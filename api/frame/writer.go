@@ -36,12 +36,16 @@ type Writer struct {
 	// timeout is the time that a stream has to send one message; 0 where the
 	// answer is no stream.
 	timeout time.Duration
+	// rolling says that each part of the answer has timeout to itself.
+	rolling bool
 	// armed says that a message of a stream is on its way.
 	armed bool
 	// deadline is the one in force for writes; zero for none.
 	deadline time.Time
 	sent     int
 	err      error
+	// atFinish is called when the answer was written.
+	atFinish []func()
 }
 
 // NewWriter returns a writer for the answer to one request.
@@ -85,12 +89,19 @@ func (w *Writer) push() {
 	w.pending = nil
 }
 
+// pass hands p to the server, in parts where each has its own deadline.
 func (w *Writer) pass(p []byte) error {
-	w.arm()
-	if w.err == nil {
-		var n int
-		n, w.err = w.ResponseWriter.Write(p)
-		w.sent += n
+	for len(p) > 0 && w.err == nil {
+		part := p
+		if w.rolling {
+			part, w.armed = p[:min(len(p), maxJoined)], false
+		}
+		if w.arm(); w.err == nil {
+			var n int
+			n, w.err = w.ResponseWriter.Write(part)
+			w.sent += n
+		}
+		p = p[len(part):]
 	}
 	return w.err
 }
@@ -119,8 +130,16 @@ func (w *Writer) arm() {
 	}
 }
 
-// Finish writes what a handler left without flushing.
-func (w *Writer) Finish() { w.push() }
+// AtFinish has Finish call f after what the handler left was written.
+func (w *Writer) AtFinish(f func()) { w.atFinish = append(w.atFinish, f) }
+
+// Finish writes what a handler left without flushing. It is called once.
+func (w *Writer) Finish() {
+	w.push()
+	for _, f := range w.atFinish {
+		f()
+	}
+}
 
 // Sent returns how many bytes were handed to the server.
 func (w *Writer) Sent() int { return w.sent }
@@ -142,6 +161,13 @@ func (w *Writer) Stream(timeout time.Duration) {
 	_ = w.control.SetReadDeadline(time.Time{})
 	w.unlimited()
 	w.timeout = timeout
+}
+
+// Roll lifts both limits, and gives each part of the answer of up to 64 KiB
+// timeout to itself: a reader may be slow, and not stand still.
+func (w *Writer) Roll(timeout time.Duration) {
+	w.Stream(timeout)
+	w.rolling = true
 }
 
 func (w *Writer) within(d time.Duration) {

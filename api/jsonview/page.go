@@ -68,39 +68,50 @@ type page struct {
 	// upstream leaves out all that SGLang's router does not show, and what it
 	// cannot parse.
 	upstream bool
-	fields   []store.Field
-	sums     []store.Sum
+	// brief leaves out the ranks.
+	brief  bool
+	fields []store.Field
+	sums   []store.Sum
 }
 
-func (e *Encoder) page(v *snapshot.View, upstream bool) *page {
+func (e *Encoder) page(v *snapshot.View, s Shape) *page {
 	j := &page{
-		view: v, now: e.clock.Now(), wall: time.Now(), stale: e.stale, upstream: upstream,
+		view: v, now: e.clock.Now(), wall: time.Now(), stale: e.stale, upstream: s.Upstream, brief: s.Brief,
 		fields: e.layout.fields, sums: e.layout.sums,
 	}
-	if upstream {
+	if s.Upstream {
 		j.fields, j.sums = e.layout.upstreamFields, e.layout.upstreamSums
 	}
 	return j
 }
 
-// Snapshot returns the whole view. In the upstream shape it has only the keys
-// that SGLang's router shows: a worker of which a number is unknown has no
-// load, and an unknown prefill throughput is 0.
-func (e *Encoder) Snapshot(v *snapshot.View, upstream bool) []byte {
+// Shape says how a snapshot is shown. It is a plain value.
+type Shape struct {
+	// Upstream shows only the keys that SGLang's router shows: a worker of
+	// which a number is unknown has no load, and an unknown prefill throughput
+	// is 0.
+	Upstream bool
+	// Brief leaves out the ranks: they are null, or, in the upstream shape, an
+	// empty list.
+	Brief bool
+}
+
+// Snapshot returns the whole view.
+func (e *Encoder) Snapshot(v *snapshot.View, s Shape) []byte {
 	if !v.Enabled {
 		return []byte(disabled)
 	}
-	j := e.page(v, upstream)
+	j := e.page(v, s)
 	b := strconv.AppendUint([]byte(`{"enabled":true,"version":`), v.Version, 10)
 	b = appendTime(append(b, `,"captured_at":`...), j.wall)
-	if !upstream {
+	if !s.Upstream {
 		b = j.warming(append(j.lineage(append(b, ',')), ','))
 		b = appendTime(append(b, `,"published_at":`...), v.Published)
 		b = appendString(append(b, `,"server_id":`...), e.serverID)
 		b = strconv.AppendInt(append(b, `,"stale_after_ms":`...), e.stale.Milliseconds(), 10)
 	}
 	b = j.workers(append(b, `,"workers":`...))
-	if !upstream {
+	if !s.Upstream {
 		b = j.pools(append(b, `,"pools":`...))
 	}
 	return append(b, '}')
@@ -111,13 +122,21 @@ type Line struct {
 	// Type is shown as it is.
 	Type string
 	View *snapshot.View
+	// Brief leaves out the ranks: they are null.
+	Brief bool
 	// Since is the tick after which receipts are shown; 0 for all.
 	Since uint64
+	// Entered is the version after which a worker that changed may have
+	// entered the filter, so that its receipt is shown; 0 for none.
+	Entered uint64
 	// Whole says that all workers and pools are shown.
 	Whole bool
 	// Base is the version against which the changes are shown; 0 where they
 	// are not.
 	Base uint64
+	// MinInterval is the shortest time between two changes that are sent; it
+	// is shown where it is above 0.
+	MinInterval time.Duration
 	// Reason says why the watch ends; empty where it goes on.
 	Reason string
 	// ReconnectWithin is shown beside Reason.
@@ -126,13 +145,16 @@ type Line struct {
 
 // Line returns l with a line feed at its end.
 func (e *Encoder) Line(l Line) []byte {
-	j := e.page(l.View, false)
+	j := e.page(l.View, Shape{Brief: l.Brief})
 	b := appendString([]byte(`{"type":`), l.Type)
 	b = j.lineage(append(b, ','))
 	b = strconv.AppendUint(append(b, `,"version":`...), l.View.Version, 10)
 	b = j.warming(append(b, ','))
 	b = appendTime(append(b, `,"server_time":`...), j.wall)
-	b = j.liveness(append(b, `,"liveness":`...), l.Since)
+	b = j.liveness(append(b, `,"liveness":`...), l.Since, l.Entered)
+	if l.MinInterval > 0 {
+		b = strconv.AppendInt(append(b, `,"min_interval_ms":`...), l.MinInterval.Milliseconds(), 10)
+	}
 	switch {
 	case l.Whole:
 		b = j.workers(append(b, `,"workers":`...))
@@ -239,6 +261,9 @@ func (j *page) load(b []byte, w *snapshot.Worker, r *snapshot.Receipt) []byte {
 		return append(b, `,"aggregate":null,"ranks":[]`...)
 	}
 	b = j.aggregate(append(b, `,"aggregate":`...), w.Aggregate)
+	if j.brief {
+		return j.noRanks(append(b, `,"ranks":`...))
+	}
 	return appendArray(append(b, `,"ranks":`...), len(w.Ranks), func(b []byte, i int) []byte {
 		sampled := int64(-1)
 		if i < len(samples) {
@@ -246,6 +271,15 @@ func (j *page) load(b []byte, w *snapshot.Worker, r *snapshot.Receipt) []byte {
 		}
 		return j.rank(b, &w.Ranks[i], sampled)
 	})
+}
+
+// noRanks appends what stands for ranks that were not asked for. SGLang's
+// router always shows a list.
+func (j *page) noRanks(b []byte) []byte {
+	if j.upstream {
+		return append(b, "[]"...)
+	}
+	return append(b, "null"...)
 }
 
 // timed says whether the sample time of every rank is known.
@@ -351,14 +385,9 @@ func appendPoolKey(b []byte, k snapshot.PoolKey) []byte {
 	return appendString(append(b, `,"mode":`...), k.Role.String())
 }
 
-// liveness appends the array of the receipts admitted after tick since.
-func (j *page) liveness(b []byte, since uint64) []byte {
-	var moved []int
-	for i, r := range j.view.Receipts {
-		if r != nil && r.Tick > since {
-			moved = append(moved, i)
-		}
-	}
+// liveness appends the array of the receipts that a reader lacks.
+func (j *page) liveness(b []byte, since, entered uint64) []byte {
+	moved := slices.Collect(j.view.Lacking(since, entered))
 	return appendArray(b, len(moved), func(b []byte, n int) []byte {
 		w, r := j.view.Workers[moved[n]], j.view.Receipts[moved[n]]
 		b = appendString(append(b, `{"worker_id":`...), w.Worker.ID)

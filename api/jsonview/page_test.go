@@ -42,7 +42,7 @@ func TestEdgeOfFreshness(t *testing.T) {
 							ValidForMs *int64 `json:"valid_for_ms"`
 						} `json:"workers"`
 					}
-					if err := json.Unmarshal(e.Snapshot(view, upstream), &got); err != nil {
+					if err := json.Unmarshal(e.Snapshot(view, jsonview.Shape{Upstream: upstream}), &got); err != nil {
 						t.Fatal(err)
 					}
 					if w := got.Workers[0]; w.Freshness != c.want || w.ValidForMs != nil && *w.ValidForMs < 0 {

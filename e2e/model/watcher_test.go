@@ -95,6 +95,10 @@ type watcher struct {
 	broken  error
 	ended   bool
 	hold    chan struct{}
+	// readOnAt is when it last read on after a stop, spaced the interval
+	// between data messages that the plane granted last.
+	readOnAt time.Time
+	spaced   time.Duration
 	// excused says that the plane may have ended the stream: the reader
 	// stopped for a while, or the plane did.
 	excused bool
@@ -114,6 +118,7 @@ func (w *watcher) open(p *plane, cursor *pb.Cursor) error {
 	c, closeIdle := p.watcherClient()
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cursor, w.count, w.ended, w.excused, w.first, w.lag = cursor, 0, false, false, "", 0
+	w.spaced, w.readOnAt = 0, time.Time{}
 	s, err := c.WatchSnapshots(ctx, &pb.WatchSnapshotsRequest{Resume: cursor, FullOnly: w.fullOnly})
 	if err != nil {
 		cancel()
@@ -164,7 +169,16 @@ func (w *watcher) readOn() {
 	if w.hold != nil {
 		close(w.hold)
 		w.hold = nil
+		w.readOnAt = time.Now()
 	}
+}
+
+// current says that the watcher is due every version at once: the plane gives
+// a slow reader more time between two, and tells so with the next message.
+func (w *watcher) current() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.spaced == 0 && time.Since(w.readOnAt) > heartbeat+settle
 }
 
 // take applies a message and checks what holds for every one.
@@ -184,6 +198,7 @@ func (w *watcher) take(m *pb.WatchSnapshotsResponse) {
 		w.first, w.base = client.EventName(m), m.GetDelta().GetBaseVersion()
 	}
 	w.last = nameOf(m.GetCursor())
+	w.spaced = time.Duration(m.GetMinIntervalMs()) * time.Millisecond
 	w.lag = max(w.lag, now.Sub(time.UnixMilli(m.GetServerUnixMs())))
 	w.count++
 }

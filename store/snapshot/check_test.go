@@ -2,12 +2,14 @@ package snapshot
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/loadplane/loadplane/store"
+	"github.com/loadplane/loadplane/store/snapshot/filter"
 )
 
 // A view that does not follow from the state is found.
@@ -18,9 +20,8 @@ func TestCheckFindsDamage(t *testing.T) {
 	}{
 		"none": {func(*View) {}, ""},
 		"a hash": {func(v *View) {
-			w := *v.Workers[0]
-			w.Hash++
-			v.Workers[0] = &w
+			w := v.Workers[0]
+			v.Workers[0] = &Worker{Entry: w.Entry, Hash: w.Hash + 1, Encoded: w.Encoded}
 			v.Digest++
 		}, "does not follow from its entry"},
 		"another entry": {func(v *View) {
@@ -87,4 +88,34 @@ func discovered(t *testing.T) (b *Builder, stop func()) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestBug56OthersCostALook changes one worker among many: a reader of another
+// model that is woken builds nothing.
+func TestBug56OthersCostALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, stop := discovered(t)
+		defer stop()
+		f, err := filter.New(filter.Selection{Models: []string{"m"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		feed := b.Feed(f)
+		v, stale := feed.Current()
+		built := b.last.Load()
+		for i := range 100 {
+			b.st.Apply(store.Discovery{Added: []*store.Slot{b.st.NewSlot(&store.Worker{ID: strconv.Itoa(i), Models: []string{"n"}})}})
+			<-stale
+			var moved bool
+			if moved, stale = feed.Moved(v.Version); moved {
+				t.Fatal("moved by a worker of another model")
+			}
+			if looked := b.recent.Load(); len(looked.entries) != 1 {
+				t.Fatalf("looked at %d entries, one changed", len(looked.entries))
+			}
+		}
+		if b.last.Load() != built || feed.view != v {
+			t.Error("a view was built for nobody")
+		}
+	})
 }

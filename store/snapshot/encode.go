@@ -98,7 +98,7 @@ func encodeContent(e *store.Entry) []byte {
 		b.message(15, encodeAggregate(e.Aggregate))
 	}
 	for i := range e.Ranks {
-		b.message(16, encodeRank(&e.Ranks[i]))
+		b.message(fieldRanks, encodeRank(&e.Ranks[i]))
 	}
 	for _, f := range e.Flags.Words() {
 		b.element(17, f)
@@ -115,6 +115,25 @@ func encodeWorker(row uint32, content []byte, hash uint64) []byte {
 	b = append(b, content...)
 	b.fixed(14, hash)
 	return b
+}
+
+// fieldRanks is the field ranks of a Worker message.
+const fieldRanks protowire.Number = 16
+
+// withoutRanks returns a Worker message without its ranks.
+func withoutRanks(worker []byte) []byte {
+	var kept encoder
+	for b := worker; len(b) > 0; {
+		num, _, n := protowire.ConsumeField(b)
+		if n < 0 {
+			return worker // never of what encodeWorker returns
+		}
+		if num != fieldRanks {
+			kept = append(kept, b[:n]...)
+		}
+		b = b[n:]
+	}
+	return kept
 }
 
 func encodeRank(r *store.Rank) []byte {

@@ -67,12 +67,7 @@ func (p *Pool) Coverage() (float64, bool) {
 func pools(entries []*store.Entry) []*Pool {
 	members := map[PoolKey][]*store.Entry{}
 	for _, e := range entries {
-		models := e.Worker.Models
-		if len(models) == 0 {
-			models = []string{""}
-		}
-		for _, m := range models {
-			k := PoolKey{m, e.Worker.Role}
+		for _, k := range poolsOf(e.Worker) {
 			members[k] = append(members[k], e)
 		}
 	}
@@ -82,6 +77,18 @@ func pools(entries []*store.Entry) []*Pool {
 	}
 	slices.SortFunc(out, func(a, b *Pool) int { return byKey(a.Key, b.Key) })
 	return out
+}
+
+// poolsOf returns the pools of a worker.
+func poolsOf(w *store.Worker) []PoolKey {
+	if len(w.Models) == 0 {
+		return []PoolKey{{Role: w.Role}}
+	}
+	keys := make([]PoolKey, len(w.Models))
+	for i, m := range w.Models {
+		keys[i] = PoolKey{m, w.Role}
+	}
+	return keys
 }
 
 func byKey(a, b PoolKey) int {

@@ -22,6 +22,9 @@ type View struct {
 	*Snapshot
 	// Tick counts the store's commits, those of receipts only included.
 	Tick uint64
+	// Seen is the version of the store that the view is of: at or above
+	// Version, which names the same content of the filter.
+	Seen uint64
 	// Receipts belong to Snapshot.Workers, index by index; nil where nothing
 	// was heard.
 	Receipts []*Receipt
@@ -30,11 +33,54 @@ type View struct {
 	stale <-chan struct{}
 }
 
-// Snapshot is the content of one version. It is immutable and shared.
+// Lacking yields the places of the receipts that a reader lacks: those admitted
+// after a tick, and those of workers that changed after version entered and so
+// may be new to the reader; 0 for none of these.
+func (v *View) Lacking(tick, entered uint64) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i, r := range v.Receipts {
+			if r == nil || r.Tick <= tick && (entered == 0 || v.Workers[i].Version <= entered) {
+				continue
+			}
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// Overdue says that at now time alone has changed the content, and nobody
+// committed it yet.
+func (v *View) Overdue(now store.Instant) bool {
+	return v.state.NextDue != 0 && now >= v.state.NextDue
+}
+
+// Named returns v under another version that names the same content.
+func (v *View) Named(version uint64) *View {
+	content, cut, view := *v.Content, *v.Snapshot, *v
+	content.Version, cut.Content, view.Snapshot = version, &content, &cut
+	return &view
+}
+
+// Bare returns what is left of v without workers, pools and receipts: enough
+// to tell a reader that holds them that they are current.
+func (v *View) Bare() *View {
+	bare := &View{Tick: v.Tick, Seen: v.Seen}
+	bare.Snapshot = &Snapshot{
+		Lineage: v.Lineage, Epoch: v.Epoch, FilterHash: v.FilterHash, Enabled: v.Enabled, Digest: v.Digest,
+		Content: &store.Content{Version: v.Version, Warming: v.Warming, Published: v.Published},
+	}
+	return bare
+}
+
+// Snapshot is the content of one version, whole or of a filter. It is
+// immutable and shared.
 type Snapshot struct {
-	// Lineage, Epoch and Version name it.
+	// Lineage, Epoch, Version and FilterHash name it.
 	Lineage string
 	Epoch   uint64
+	// FilterHash is that of the filter; 0 where everything is there.
+	FilterHash uint64
 	*store.Content
 	// Enabled is false where there is no discovery source.
 	Enabled bool
@@ -123,6 +169,16 @@ type Worker struct {
 	Hash uint64
 	// Encoded is a whole loadplane.v1.Worker message.
 	Encoded []byte
+
+	once  sync.Once
+	brief []byte
+}
+
+// Brief returns Encoded without the ranks; the hash is that of the whole. It
+// must not be changed.
+func (w *Worker) Brief() []byte {
+	w.once.Do(func() { w.brief = withoutRanks(w.Encoded) })
+	return w.brief
 }
 
 // Receipt is a worker's liveness with its encoding. It is immutable.
@@ -137,6 +193,10 @@ type Builder struct {
 	st   *store.Store
 	last atomic.Pointer[View]
 	mu   sync.Mutex // one build at a time
+	// recent is what changes answered last.
+	recent atomic.Pointer[recent]
+	// warm is the first version that was seen after the warming; 0 for none.
+	warm atomic.Uint64
 }
 
 // New returns a builder over st. It starts nothing.
@@ -171,7 +231,8 @@ func (b *Builder) build() (*View, <-chan struct{}) {
 	if last != nil && last.state == st {
 		return last, last.stale
 	}
-	v := &View{Tick: st.Tick, state: st, stale: stale}
+	b.warmed(st.Content)
+	v := &View{Tick: st.Tick, Seen: st.Version, state: st, stale: stale}
 	if last != nil && last.Content == st.Content {
 		v.Snapshot = last.Snapshot
 	} else {
