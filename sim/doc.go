@@ -1,8 +1,10 @@
-// Package sim runs simulated engines. On the wire they behave as an SGLang
-// engine with the push load reporter does: they are asked over HTTP to report,
-// dial the address they were given and stream their load under a lease. Load
-// comes from a small queueing model, faults come on request.
+// Package sim runs simulated engines. On the wire they behave as engines of
+// several families do: as an SGLang with the push load reporter, which is asked
+// over HTTP to report, dials the address it was given and streams its load
+// under a lease, or as engines whose pages are polled. Load comes from a small
+// queueing model, faults come on request.
 //
 // An Engine lives through one or more lives; a life is one engine process, see
-// package reporter. The HTTP face, the lives and the faults are here.
+// package reporter. The lives, the faults and the registration are here, the
+// pages in package face, answers to requests in package serve.
 package sim

@@ -6,10 +6,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/loadplane/loadplane/sim/face"
 	"github.com/loadplane/loadplane/sim/reporter"
+	"github.com/loadplane/loadplane/sim/serve"
 )
 
 // Times of the HTTP side.
@@ -34,7 +37,6 @@ type Engine struct {
 	address string
 	first   net.Listener // the first serving takes it
 	log     *slog.Logger
-	started time.Time
 	faults  faultSet
 	tasks   sync.WaitGroup
 
@@ -54,11 +56,10 @@ func newEngine(i int, opts Options, n network) (*Engine, error) {
 		index:   i,
 		opts:    opts,
 		net:     n,
-		info:    WorkerInfo{URL: "http://" + address, Role: opts.role(i), Model: opts.Model, Zone: opts.zone(i)},
+		info:    WorkerInfo{URL: "http://" + address, Kind: opts.kind(i), Role: opts.role(i), Model: opts.Model, Zone: opts.zone(i)},
 		address: address,
 		first:   l,
 		log:     opts.Logger.With("engine", "http://"+address),
-		started: time.Now(),
 	}
 	e.life = e.newLife()
 	return e, nil
@@ -91,10 +92,11 @@ func (e *Engine) newLife() *reporter.Process {
 		Role:        e.info.Role.workerType(),
 		Model:       e.info.Model,
 		Zone:        e.info.Zone,
-		Ranks:       e.opts.Ranks,
+		Ranks:       e.opts.ranks(e.index),
 		Seed:        e.opts.Seed,
 		Stream:      uint64(e.index)<<32 | e.lives,
 		Warm:        e.lives == 1,
+		NoTraffic:   e.opts.NoTraffic,
 		FirstSample: e.opts.FirstSample,
 		Faults:      &e.faults.reports,
 		Dial:        e.net.dial,
@@ -233,17 +235,56 @@ func (e *Engine) shutdown(srv *http.Server) {
 // handler is the HTTP face; closing ends answers that are delayed.
 func (e *Engine) handler(closing <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc(startReportingPath, func(w http.ResponseWriter, r *http.Request) {
-		e.startReporting(w, r, closing)
-	})
-	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusOK)
-	})
-	mux.HandleFunc("GET /server_info", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, e.serverInfo())
-	})
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		httpError(w, http.StatusNotFound, "Not Found")
+	if e.info.Kind == KindSGLang {
+		mux.HandleFunc(startReportingPath, func(w http.ResponseWriter, r *http.Request) {
+			e.startReporting(w, r, closing)
+		})
+	}
+	if e.info.Kind.serves() {
+		api := serve.OpenAI(e.info.Model, e.current)
+		mux.Handle("POST /v1/chat/completions", api)
+		mux.Handle("POST /v1/completions", api)
+	}
+	pages := e.info.Kind.pages(e.face())
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if e.info.Kind != KindSGLang {
+			e.delay(closing)
+		}
+		if _, silent := e.faults.get(FaultSilent); silent {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		pages.ServeHTTP(w, r)
 	})
 	return mux
+}
+
+// delay waits as long as FaultSlow says, or until closing.
+func (e *Engine) delay(closing <-chan struct{}) {
+	if slow, ok := e.faults.get(FaultSlow); ok {
+		select {
+		case <-time.After(slow.Delay):
+		case <-closing:
+		}
+	}
+}
+
+// face is what the pages of the engine are made of.
+func (e *Engine) face() face.Engine {
+	host, portText, _ := net.SplitHostPort(e.address) // an address we listened on
+	port, _ := strconv.Atoi(portText)
+	mode := "null"
+	if e.info.Role != RolePlain {
+		mode = string(e.info.Role)
+	}
+	return face.Engine{
+		Model:  e.info.Model,
+		Mode:   mode,
+		Zone:   e.info.Zone,
+		Host:   host,
+		Port:   port,
+		Ranks:  e.opts.ranks(e.index),
+		Pushes: e.info.Kind == KindSGLang,
+		Sample: func() (reporter.Sample, error) { return e.current().Sample() },
+	}
 }

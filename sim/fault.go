@@ -23,26 +23,30 @@ type FaultKind string
 const (
 	// FaultRestart ends the life of the engine and starts the next: a new
 	// source instance id, sequence from 1, no monitors until it is registered
-	// again. The listener stays.
+	// again, a new start time, counters from 0. The listener stays.
 	FaultRestart FaultKind = "restart"
 	// FaultFreeze stops the values; reports and sample times go on.
 	FaultFreeze FaultKind = "freeze"
-	// FaultSilent stops the reports; streams stay open.
+	// FaultSilent stops the reports; streams stay open. All pages answer 503.
 	FaultSilent FaultKind = "silent"
 	// FaultFail makes sampling fail. Reports keep the last sample and stay
-	// HEALTHY until it is three seconds old, then turn STALE.
+	// HEALTHY until it is three seconds old, then turn STALE; the load pages
+	// of SGLang keep it too, with its time, and all others answer 500.
 	FaultFail FaultKind = "fail"
 	// FaultZeroCapacity sends ranks of zeros, capacities too, as HEALTHY.
 	FaultZeroCapacity FaultKind = "zero_capacity"
-	// FaultNaN sends NaN as the token usage of the first rank.
+	// FaultNaN sends NaN as the token usage of the first rank. Pages without
+	// one have it in the place of another value, JSON has null.
 	FaultNaN FaultKind = "nan"
 	// FaultSlow answers start_reporting after Delay. The registration takes
-	// effect then, whether or not the caller still waits.
+	// effect then, whether or not the caller still waits. Of kinds that do not
+	// push it delays every page.
 	FaultSlow FaultKind = "slow"
 	// FaultDown closes the HTTP listener and its connections. Streams go on
 	// until their leases end.
 	FaultDown FaultKind = "down"
-	// FaultIdle sends zeros for all loads and leaves the capacities.
+	// FaultIdle sends zeros for all loads and leaves the capacities. Counters
+	// stand still meanwhile.
 	FaultIdle FaultKind = "idle"
 )
 

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +26,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"BasePort is -1":     {BasePort: -1},
 		"BasePort is 65530":  {BasePort: 65_530},
 		"FirstSample is -1s": {FirstSample: -time.Second},
+		"unknown kind \"x\"": {Kinds: []Kind{KindTGI, "x"}},
 		"unknown fault":      {Faults: []Fault{{Kind: "x"}}},
 		"engine 8 of 8":      {Faults: []Fault{{Kind: FaultFreeze, Engine: 8}}},
 		"engine is negative": {Faults: []Fault{{Kind: FaultFreeze, Engine: -2}}},
@@ -50,28 +53,61 @@ func TestAFailedNewGivesItsListenersBack(t *testing.T) {
 	}
 }
 
-func TestWorkersOfAMixedFleet(t *testing.T) {
-	n := newMemNet()
-	f, err := newFleet(Options{Engines: 5, BasePort: 30_000, Mixed: true, Zones: []string{"a", "b"}, Logger: quiet()}, n.network())
-	if err != nil {
-		t.Fatal(err)
+func TestWorkersOfFleets(t *testing.T) {
+	tests := []struct {
+		name string
+		opts Options
+		want []string // kind and flag without the URL
+	}{
+		{"mixed", Options{Engines: 10, Mixed: true, Zones: []string{"a", "b"}}, []string{
+			"sglang role=plain,model=sim-model,zone=a", "sglang role=prefill,model=sim-model,zone=b",
+			"sglang role=decode,model=sim-model,zone=a", "sglang-poll role=plain,model=sim-model,zone=b",
+			"vllm model=sim-model,zone=a", "tgi model=sim-model,zone=b", "llamacpp model=sim-model,zone=a",
+			"trtllm model=sim-model,zone=b", "triton model=sim-model,zone=a", "sglang role=prefill,model=sim-model,zone=b",
+		}},
+		{"default", Options{Engines: 2}, []string{"sglang role=plain,model=sim-model", "sglang role=plain,model=sim-model"}},
+		{"kinds in turn", Options{Engines: 3, Kinds: []Kind{KindVLLM, KindTriton}}, []string{
+			"vllm model=sim-model", "triton model=sim-model", "vllm model=sim-model",
+		}},
+		{"kinds with roles", Options{Engines: 4, Mixed: true, Kinds: []Kind{KindVLLM, KindSGLangPoll}}, []string{
+			"vllm model=sim-model", "sglang-poll role=prefill,model=sim-model", "vllm model=sim-model", "sglang-poll role=plain,model=sim-model",
+		}},
 	}
-	want := []string{
-		"http://127.0.0.1:30000,role=plain,model=sim-model,zone=a",
-		"http://127.0.0.1:30001,role=prefill,model=sim-model,zone=b",
-		"http://127.0.0.1:30002,role=decode,model=sim-model,zone=a",
-		"http://127.0.0.1:30003,role=plain,model=sim-model,zone=b",
-		"http://127.0.0.1:30004,role=plain,model=sim-model,zone=a",
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newMemNet()
+			tt.opts.Logger, tt.opts.BasePort = quiet(), 30_000
+			f, err := newFleet(tt.opts, n.network())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, w := range f.Workers() {
+				kind, rest, _ := strings.Cut(tt.want[i], " ")
+				if w.Kind != Kind(kind) || w.Flag() != fmt.Sprintf("http://127.0.0.1:%d,%s", 30_000+i, rest) {
+					t.Errorf("worker %d is %s %q", i, w.Kind, w.Flag())
+				}
+				if f.URLs()[i] != w.URL || f.Engines()[i].Info() != w {
+					t.Errorf("worker %d: URL %q", i, f.URLs()[i])
+				}
+			}
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := f.Run(ended); err != nil || len(n.listeners) != 0 {
+				t.Errorf("after Run with an ended context: %v, %d listeners", err, len(n.listeners))
+			}
+		})
 	}
-	for i, w := range f.Workers() {
-		if w.Flag() != want[i] || f.URLs()[i] != w.URL || f.Engines()[i].Info() != w {
-			t.Errorf("worker %d is %q, URL %q", i, w.Flag(), f.URLs()[i])
+}
+
+func TestParseKinds(t *testing.T) {
+	kinds, err := ParseKinds([]string{"sglang", "sglang-poll", "vllm", "tgi", "llamacpp", "trtllm", "triton"})
+	if err != nil || !slices.Equal(kinds, Kinds()) {
+		t.Errorf("%v, %v", kinds, err)
+	}
+	for _, bad := range []string{"", "VLLM", "vllm,tgi"} {
+		if _, err := ParseKinds([]string{"tgi", bad}); err == nil || !strings.Contains(err.Error(), strconv.Quote(bad)) {
+			t.Errorf("%q gives %v", bad, err)
 		}
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := f.Run(ended); err != nil || len(n.listeners) != 0 {
-		t.Errorf("after Run with an ended context: %v, %d listeners", err, len(n.listeners))
 	}
 }
 

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -231,6 +232,22 @@ func (b *bench) register(port, interval, lease int) int {
 	b.t.Helper()
 	body := fmt.Sprintf(`{"ip":"127.0.0.1","port":%d,"report_interval_ms":%d,"lease_ttl_ms":%d}`, port, interval, lease)
 	return post(b.engine(), "engine:1", body).Code
+}
+
+// get asks an engine for a page.
+func (b *bench) get(engine int, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	b.fleet.engines[engine].handler(nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w
+}
+
+// json reads a page of JSON.
+func (b *bench) json(engine int, path string, into any) {
+	b.t.Helper()
+	w := b.get(engine, path)
+	if err := json.Unmarshal(w.Body.Bytes(), into); err != nil || w.Code != http.StatusOK {
+		b.t.Fatalf("%s of engine %d: %d, %v: %s", path, engine, w.Code, err, w.Body)
+	}
 }
 
 func post(e *Engine, host, body string) *httptest.ResponseRecorder {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,8 +44,11 @@ func (r Role) workerType() pb.WorkerType {
 type Options struct {
 	// Engines is the number of engines, 1 to 10,000; 0 means 8.
 	Engines int
+	// Kinds are given to the engines in turn; empty gives all the push load
+	// reporter, or every kind in turn to a mixed fleet.
+	Kinds []Kind
 	// Ranks is the number of data-parallel ranks of an engine, 1 to 4,096; 0
-	// means 4.
+	// means 4. Kinds without ranks have one.
 	Ranks int
 	// Listen is the host to listen on, without a port; empty means 127.0.0.1.
 	Listen string
@@ -52,7 +56,8 @@ type Options struct {
 	// every engine a free port.
 	BasePort int
 	// Mixed makes every fourth engine a prefill and every fourth a decode
-	// engine, from the second and the third on; the rest stay plain.
+	// engine, from the second and the third on, where they are an SGLang; the
+	// rest stay plain.
 	Mixed bool
 	// Model is the served model; empty means "sim-model".
 	Model string
@@ -60,6 +65,9 @@ type Options struct {
 	Zones []string
 	// Seed makes the load repeatable. Engines differ within a seed.
 	Seed uint64
+	// NoTraffic leaves out the requests that engines make up, so that only those
+	// that are sent to them count.
+	NoTraffic bool
 	// FirstSample is the time from the first registration of a life to its
 	// first load sample, at least 0. Reports before it are UNREACHABLE.
 	FirstSample time.Duration
@@ -77,6 +85,12 @@ func (o Options) withDefaults() (Options, error) {
 	o.Listen = orDefault(o.Listen, "127.0.0.1")
 	o.Model = orDefault(o.Model, "sim-model")
 	o.Logger = orDefault(o.Logger, slog.Default())
+	if len(o.Kinds) == 0 {
+		o.Kinds = []Kind{KindSGLang}
+		if o.Mixed {
+			o.Kinds = mixedKinds
+		}
+	}
 	return o, o.validate()
 }
 
@@ -99,6 +113,11 @@ func (o Options) validate() error {
 	case o.FirstSample < 0:
 		return fmt.Errorf("sim: FirstSample is %v, must not be negative", o.FirstSample)
 	}
+	for _, k := range o.Kinds {
+		if !slices.Contains(Kinds(), k) {
+			return fmt.Errorf("sim: unknown kind %q; known are %s", k, kindList())
+		}
+	}
 	for _, f := range o.Faults {
 		if err := f.validate(); err != nil {
 			return err
@@ -110,15 +129,25 @@ func (o Options) validate() error {
 	return nil
 }
 
+func (o Options) kind(i int) Kind { return o.Kinds[i%len(o.Kinds)] }
+
 func (o Options) role(i int) Role {
+	mixed := o.Mixed && o.kind(i).sglang()
 	switch {
-	case o.Mixed && i%4 == 1:
+	case mixed && i%4 == 1:
 		return RolePrefill
-	case o.Mixed && i%4 == 2:
+	case mixed && i%4 == 2:
 		return RoleDecode
 	default:
 		return RolePlain
 	}
+}
+
+func (o Options) ranks(i int) int {
+	if o.kind(i).ranked() {
+		return o.Ranks
+	}
+	return 1
 }
 
 func (o Options) zone(i int) string {
@@ -140,7 +169,9 @@ func (o Options) address(i int) string {
 type WorkerInfo struct {
 	// URL is the base URL, http://host:port.
 	URL string
-	// Role is the engine's role.
+	// Kind is what the engine behaves as. Discovery needs not know it.
+	Kind Kind
+	// Role is the engine's role; RolePlain for all but SGLang.
 	Role Role
 	// Model is the served model.
 	Model string
@@ -149,11 +180,24 @@ type WorkerInfo struct {
 }
 
 // Flag returns the value of a worker flag for the engine:
-// URL,role=...,model=...[,zone=...].
+// URL[,role=...],model=...[,zone=...], the role for SGLang only.
 func (w WorkerInfo) Flag() string {
-	parts := []string{w.URL, "role=" + string(w.Role), "model=" + w.Model}
+	parts := []string{w.URL}
+	if role := w.NamedRole(); role != "" {
+		parts = append(parts, "role="+role)
+	}
+	parts = append(parts, "model="+w.Model)
 	if w.Zone != "" {
 		parts = append(parts, "zone="+w.Zone)
 	}
 	return strings.Join(parts, ",")
+}
+
+// NamedRole returns the role that discovery should name: that of an SGLang,
+// empty for others.
+func (w WorkerInfo) NamedRole() string {
+	if !w.Kind.sglang() {
+		return ""
+	}
+	return string(w.Role)
 }

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/loadplane/loadplane/sim/face"
+	"github.com/loadplane/loadplane/sim/face/page"
 	"github.com/loadplane/loadplane/sim/reporter"
 )
 
@@ -124,27 +126,22 @@ func origin(r *http.Request) string {
 func (e *Engine) startReporting(w http.ResponseWriter, r *http.Request, closing <-chan struct{}) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		httpError(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+		face.SGLangError(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 		return
 	}
 	req, err := readRequest(w, r)
 	if err != nil {
-		httpError(w, http.StatusBadRequest, err.Error())
+		face.SGLangError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if slow, ok := e.faults.get(FaultSlow); ok {
-		select {
-		case <-time.After(slow.Delay):
-		case <-closing:
-		}
-	}
+	e.delay(closing)
 	switch err := e.current().Register(req.from(origin(r))); {
 	case errors.Is(err, reporter.ErrOwned):
-		httpError(w, http.StatusConflict, err.Error())
+		face.SGLangError(w, http.StatusConflict, err.Error())
 	case err != nil:
-		httpError(w, http.StatusServiceUnavailable, err.Error())
+		face.SGLangError(w, http.StatusServiceUnavailable, err.Error())
 	default:
-		writeJSON(w, http.StatusOK, granted{"reporting", req.leaseMs, max(1, req.leaseMs/3)})
+		page.WriteJSON(w, http.StatusOK, granted{"reporting", req.leaseMs, max(1, req.leaseMs/3)})
 	}
 }
 
@@ -174,29 +171,4 @@ func isJSON(contentType string) bool {
 	kind, _, err := mime.ParseMediaType(contentType)
 	return err == nil && (kind == "application/json" ||
 		strings.HasPrefix(kind, "application/") && strings.HasSuffix(kind, "+json"))
-}
-
-// errorBody is the shape of every error that the engine's HTTP server gives.
-type errorBody struct {
-	Object  string  `json:"object"`
-	Message string  `json:"message"`
-	Type    string  `json:"type"`
-	Param   *string `json:"param"`
-	Code    int     `json:"code"`
-}
-
-// httpError writes an error. The type is the code in digits, except that a
-// validation error has words there.
-func httpError(w http.ResponseWriter, code int, message string) {
-	kind := strconv.Itoa(code)
-	if code == http.StatusBadRequest {
-		kind = "Bad Request"
-	}
-	writeJSON(w, code, errorBody{Object: "error", Message: message, Type: kind, Code: code})
-}
-
-func writeJSON(w http.ResponseWriter, code int, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // the caller has left
 }

@@ -197,8 +197,9 @@ func TestOtherEndpoints(t *testing.T) {
 		{"DELETE", "/v1/start_reporting", 405, "POST"},
 		{"GET", "/health", 200, ""},
 		{"GET", "/server_info", 200, ""},
-		{"GET", "/metrics", 404, ""},
-		{"GET", "/v1/loads", 404, ""},
+		{"GET", "/metrics", 200, ""},
+		{"GET", "/v1/loads", 200, ""},
+		{"POST", "/v1/loads", 404, ""},
 		{"POST", "/v1/stop_reporting", 404, ""},
 	}
 	inBubble(t, Options{}, func(b *bench) {
@@ -216,21 +217,20 @@ func TestOtherEndpoints(t *testing.T) {
 }
 
 func TestServerInfoOffersPushOnly(t *testing.T) {
-	inBubble(t, Options{Engines: 4, Ranks: 2, Model: "m", Mixed: true}, func(b *bench) {
+	inBubble(t, Options{Engines: 4, Ranks: 2, Model: "m", Mixed: true, Zones: []string{"z"}}, func(b *bench) {
 		for i, mode := range []string{"null", "prefill", "decode", "null"} {
-			w := httptest.NewRecorder()
-			b.fleet.engines[i].handler(nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/server_info", nil))
-			var info map[string]any
-			if err := json.Unmarshal(w.Body.Bytes(), &info); err != nil {
-				t.Fatal(err)
-			}
-			port, has := info["load_reporter_port"]
-			if !has || port != nil || info["dp_size"] != 2.0 || info["served_model_name"] != "m" || info["disaggregation_mode"] != mode {
-				t.Errorf("engine %d: %v", i, info)
-			}
-			for key := range info["kv_events"].(map[string]any) {
-				if strings.HasPrefix(key, "load_") {
-					t.Errorf("kv_events offers %s", key)
+			for _, path := range []string{"/server_info", "/get_server_info"} {
+				var info map[string]any
+				b.json(i, path, &info)
+				port, has := info["load_reporter_port"]
+				if !has || port != nil || info["dp_size"] != 2.0 || info["served_model_name"] != "m" ||
+					info["disaggregation_mode"] != mode || info["load_reporter_zone"] != "z" {
+					t.Errorf("engine %d: %v", i, info)
+				}
+				for key := range info["kv_events"].(map[string]any) {
+					if strings.HasPrefix(key, "load_") {
+						t.Errorf("kv_events offers %s", key)
+					}
 				}
 			}
 		}

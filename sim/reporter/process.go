@@ -14,13 +14,25 @@ import (
 	"time"
 
 	pb "github.com/loadplane/loadplane/proto/router/loadmonitor/v1"
+	"github.com/loadplane/loadplane/sim/queue"
 	"google.golang.org/protobuf/proto"
+)
+
+// What a simulated rank can hold.
+const (
+	// CapacityTokens is the KV cache of a rank in tokens.
+	CapacityTokens = queue.CapacityTokens
+	// MaxRunning is the most requests that a rank runs at once.
+	MaxRunning = queue.MaxRunning
 )
 
 // staleAfter is the sample age above which an engine calls itself stale.
 const staleAfter = 3 * time.Second
 
-const noSample = "no successful load sample"
+const (
+	noSample      = "no successful load sample"
+	sampleFailure = "simulated sampling failure"
+)
 
 // Errors of Register.
 var (
@@ -67,7 +79,8 @@ type Faults struct {
 	ZeroCapacity atomic.Bool
 	// NaN makes the token usage of the first rank NaN.
 	NaN atomic.Bool
-	// Idle makes the loads zero and leaves the capacities.
+	// Idle makes the loads zero and leaves the capacities. No work is done
+	// meanwhile.
 	Idle atomic.Bool
 }
 
@@ -81,9 +94,13 @@ type Config struct {
 	Ranks int
 	// Seed and Stream make the load repeatable.
 	Seed, Stream uint64
+	// NoTraffic leaves out the requests that the model makes up; those of Do are
+	// served alone.
+	NoTraffic bool
 	// Warm begins with the load of an engine that has been at work.
 	Warm bool
-	// FirstSample is the time from the first registration to the first sample.
+	// FirstSample is the time from the first registration, or the first call of
+	// Sample, to the first sample.
 	FirstSample time.Duration
 	// Faults may change at any time. Required.
 	Faults *Faults
@@ -94,23 +111,28 @@ type Config struct {
 // Process is one life of an engine process. All methods are safe for
 // concurrent use.
 type Process struct {
-	config Config
-	source string
-	ctx    context.Context
-	cancel context.CancelFunc
-	tasks  sync.WaitGroup
+	config  Config
+	source  string
+	started time.Time
+	ctx     context.Context
+	cancel  context.CancelFunc
+	tasks   sync.WaitGroup
 
 	mu        sync.Mutex
 	closed    bool
 	sequence  uint64
 	monitors  map[Target]*monitor
-	model     *model
-	available time.Time // of the first sample; zero until first registered
+	model     *queue.Model
+	available time.Time // of the first sample; zero until first asked
 	attempted time.Time // last pull
 	stepped   time.Time // model time
 	sampledMs int64     // wall clock of the last good pull, Unix ms
 	ranks     []*pb.RankLoad
 	lastError string
+	failed    bool // the last pull
+	// served counts requests of Do; driven says that drive runs.
+	served int
+	driven bool
 }
 
 // New returns a process that nobody has registered with yet. It starts
@@ -118,16 +140,20 @@ type Process struct {
 func New(config Config) *Process {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Process{
-		config:    config,
-		source:    newSource(),
-		ctx:       ctx,
-		cancel:    cancel,
-		monitors:  map[Target]*monitor{},
-		model:     newModel(config.Ranks, config.Role, config.Seed, config.Stream),
+		config:   config,
+		source:   newSource(),
+		started:  time.Now(),
+		ctx:      ctx,
+		cancel:   cancel,
+		monitors: map[Target]*monitor{},
+		model: queue.New(queue.Config{
+			Role: config.Role, Ranks: config.Ranks, Seed: config.Seed, Stream: config.Stream, Quiet: config.NoTraffic,
+		}),
 		lastError: noSample,
 	}
 	if config.Warm {
-		p.model.step(maxStep)
+		p.model.Step(queue.MaxStep)
+		p.started = p.started.Add(-queue.MaxStep)
 	}
 	return p
 }
@@ -176,9 +202,7 @@ func (p *Process) Register(r Registration) error {
 	if p.closed {
 		return ErrClosed
 	}
-	if p.available.IsZero() {
-		p.available = now.Add(p.config.FirstSample)
-	}
+	p.awaitLocked(now)
 	if m := p.monitors[r.Target]; m != nil && m.liveLocked(now) {
 		if m.origin != r.Origin {
 			return ErrOwned
@@ -215,7 +239,7 @@ func (p *Process) report(m *monitor) *pb.LoadReport {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sampleLocked(now)
+	p.sampleLocked(now, p.periodLocked())
 	p.sequence++
 	rep := &pb.LoadReport{
 		SourceInstanceId: p.source,
@@ -243,23 +267,28 @@ func (p *Process) judgeLocked(now time.Time) (pb.ReportStatus, *string) {
 	}
 }
 
-// sampleLocked pulls the load if the last pull is a sampling period old. A
-// failed pull keeps the last good ranks.
-func (p *Process) sampleLocked(now time.Time) {
-	if now.Before(p.available) || !p.attempted.IsZero() && now.Sub(p.attempted) < p.periodLocked() {
+// awaitLocked sets the time of the first sample when first asked.
+func (p *Process) awaitLocked(now time.Time) {
+	if p.available.IsZero() {
+		p.available = now.Add(p.config.FirstSample)
+	}
+}
+
+// sampleLocked pulls the load if the last pull is a period old. A failed pull
+// keeps the last good ranks.
+func (p *Process) sampleLocked(now time.Time, period time.Duration) {
+	if now.Before(p.available) || !p.attempted.IsZero() && now.Sub(p.attempted) < period {
 		return
 	}
 	p.attempted = now
-	if p.config.Faults.Fail.Load() {
-		p.lastError = "simulated sampling failure"
+	p.failed = p.config.Faults.Fail.Load()
+	if p.failed {
+		p.lastError = sampleFailure
 		return
 	}
-	if !p.stepped.IsZero() && !p.config.Faults.Freeze.Load() {
-		p.model.step(now.Sub(p.stepped))
-	}
-	p.stepped = now
+	p.advanceLocked(now)
 	p.sampledMs = now.UnixMilli()
-	p.ranks = p.distort(p.model.load(p.sampledMs))
+	p.ranks = p.distort(p.model.Load(p.sampledMs))
 	p.lastError = ""
 }
 

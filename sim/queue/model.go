@@ -1,4 +1,4 @@
-package reporter
+package queue
 
 import (
 	"math"
@@ -16,6 +16,9 @@ const (
 	MaxRunning = 48
 )
 
+// MaxStep is the longest time that a model moves at once.
+const MaxStep = 10 * time.Second
+
 const (
 	rolePrefill = pb.WorkerType_WORKER_TYPE_PREFILL
 	roleDecode  = pb.WorkerType_WORKER_TYPE_DECODE
@@ -29,7 +32,6 @@ const (
 	transferRate      = 60_000. // tokens a second into a decode rank
 	holdTokens        = 12      // decodeRate x 0.3 s: a prefilled request leaves after its transfer
 	modelSlice        = 50 * time.Millisecond
-	maxStep           = 10 * time.Second
 	hotFactor         = 2.2
 	burstFactor       = 2.5
 	slowPeriodSeconds = 90.0
@@ -38,9 +40,11 @@ const (
 // request is one request in a rank. Tokens are whole, progress is not.
 type request struct {
 	prompt   int64
+	cached   int64   // of prompt
 	uncached float64 // tokens still to prefill or to receive
 	output   int64
 	done     float64 // tokens generated
+	ticket   *Ticket // nil where nobody waits for it
 }
 
 func (q *request) held() int64 { return q.prompt + min(q.output, int64(q.done)) }
@@ -58,16 +62,33 @@ type rank struct {
 	burst    window
 
 	genRate, prefillRate, hitRate float64
+
+	counters  Counters
+	generated float64
 }
 
-// model is the load of one engine. It keeps no clock and is not safe for
+// Config is what a Model needs. It is a plain value.
+type Config struct {
+	// Role is the part of a request's life that the engine serves.
+	Role pb.WorkerType
+	// Ranks is the number of data-parallel ranks, at least 1.
+	Ranks int
+	// Seed and Stream make the load repeatable.
+	Seed, Stream uint64
+	// Quiet leaves out the requests that the model makes up.
+	Quiet bool
+}
+
+// Model is the load of one engine. It keeps no clock and is not safe for
 // concurrent use; equal seeds and equal steps give equal loads.
-type model struct {
+type Model struct {
 	rng     *rand.Rand
 	ranks   []*rank
+	quiet   bool
 	elapsed float64 // seconds
 	hot     window
 	hotRank int
+	next    int // rank of AnyRank
 }
 
 // window is something that begins now and then and lasts a while.
@@ -88,12 +109,13 @@ func (w *window) step(t float64, rng *rand.Rand, gap, length float64) (open, ope
 	return t < w.until, opened
 }
 
-func newModel(ranks int, role pb.WorkerType, seed, stream uint64) *model {
-	m := &model{rng: rand.New(rand.NewPCG(seed, stream))}
-	for range ranks {
+// New returns a model of ranks that are idle.
+func New(c Config) *Model {
+	m := &Model{rng: rand.New(rand.NewPCG(c.Seed, c.Stream)), quiet: c.Quiet}
+	for range c.Ranks {
 		m.ranks = append(m.ranks, &rank{
 			rng:         rand.New(rand.NewPCG(m.rng.Uint64(), m.rng.Uint64())),
-			role:        role,
+			role:        c.Role,
 			phase:       m.rng.Float64() * 2 * math.Pi,
 			prefillRate: prefillRate,
 		})
@@ -101,14 +123,14 @@ func newModel(ranks int, role pb.WorkerType, seed, stream uint64) *model {
 	return m
 }
 
-// step moves the model by dt, ten seconds at most.
-func (m *model) step(dt time.Duration) {
-	for dt = min(dt, maxStep); dt > 0; dt -= modelSlice {
+// Step moves the model by dt, MaxStep at most.
+func (m *Model) Step(dt time.Duration) {
+	for dt = min(dt, MaxStep); dt > 0; dt -= modelSlice {
 		m.slice(min(dt, modelSlice).Seconds())
 	}
 }
 
-func (m *model) slice(dt float64) {
+func (m *Model) slice(dt float64) {
 	m.elapsed += dt
 	open, opened := m.hot.step(m.elapsed, m.rng, 40, 10)
 	if opened {
@@ -122,7 +144,9 @@ func (m *model) slice(dt float64) {
 		if burst, _ := r.burst.step(m.elapsed, r.rng, 30, 4); burst {
 			factor *= burstFactor
 		}
-		r.arrive(factor * dt * r.arrivalRate())
+		if !m.quiet {
+			r.arrive(factor * dt * r.arrivalRate())
+		}
 		r.prefill(dt)
 		r.decode(dt)
 	}
@@ -160,7 +184,7 @@ func (r *rank) newRequest() request {
 	if r.role == roleDecode {
 		uncached = float64(prompt)
 	}
-	return request{prompt: prompt, uncached: uncached, output: output}
+	return request{prompt: prompt, cached: prompt - int64(uncached), uncached: uncached, output: output}
 }
 
 // prefill works on the waiting requests in order and starts those that are
@@ -188,6 +212,7 @@ func (r *rank) prefill(dt float64) {
 		r.waiting = append(r.waiting[:0], r.waiting[1:]...)
 	}
 	if spent > 0 {
+		r.counters.PrefillBusy += seconds(spent / rate)
 		r.prefillRate = smooth(r.prefillRate, rate*(0.7+0.2*r.rng.Float64()))
 	}
 }
@@ -195,7 +220,11 @@ func (r *rank) prefill(dt float64) {
 func (r *rank) start(q request) {
 	r.running = append(r.running, q)
 	r.reserved += q.prompt + q.output
-	r.hitRate = smooth(r.hitRate, 0.8*r.rng.Float64())
+	r.counters.PromptTokens += q.prompt
+	r.counters.CachedTokens += q.cached
+	if q.ticket == nil { // Nothing of a caller's prompt is cached.
+		r.hitRate = smooth(r.hitRate, 0.8*r.rng.Float64())
+	}
 }
 
 // decode moves the running requests on and ends those with all their output.
@@ -206,14 +235,19 @@ func (r *rank) decode(dt float64) {
 	kept := r.running[:0]
 	produced := float64(len(r.running)) * decodeRate
 	for _, q := range r.running {
+		before := q.done
 		q.done += decodeRate * dt
+		r.generated += min(q.done, float64(q.output)) - before
+		q.ticket.note(&q)
 		if q.done >= float64(q.output) {
 			r.reserved -= q.prompt + q.output
+			r.counters.Finished++
 			continue
 		}
 		kept = append(kept, q)
 	}
 	r.running = kept
+	r.counters.DecodeBusy += seconds(dt)
 	r.genRate = smooth(r.genRate, produced)
 }
 
@@ -227,8 +261,8 @@ func poisson(rng *rand.Rand, mean float64) int {
 	return n
 }
 
-// load returns the values of all ranks as sampled at unixMs.
-func (m *model) load(unixMs int64) []*pb.RankLoad {
+// Load returns the values of all ranks as sampled at unixMs.
+func (m *Model) Load(unixMs int64) []*pb.RankLoad {
 	loads := make([]*pb.RankLoad, len(m.ranks))
 	for i, r := range m.ranks {
 		loads[i] = r.load()

@@ -1,4 +1,4 @@
-package reporter
+package queue
 
 import (
 	"math"
@@ -17,11 +17,11 @@ const (
 func TestModelKeepsItsInvariants(t *testing.T) {
 	for _, role := range []pb.WorkerType{rolePlain, rolePrefill, roleDecode} {
 		t.Run(role.String(), func(t *testing.T) {
-			m := newModel(2, role, 7, 1)
+			m := New(Config{Ranks: 2, Role: role, Seed: 7, Stream: 1})
 			var most pb.RankLoad
 			for i := range 100_000 {
-				m.step(time.Duration(i%4) * 33 * ms)
-				for _, r := range m.load(int64(i)) {
+				m.Step(time.Duration(i%4) * 33 * ms)
+				for _, r := range m.Load(int64(i)) {
 					if fault := fault(r); fault != "" {
 						t.Fatalf("step %d: %s: %v", i, fault, r)
 					}
@@ -68,8 +68,8 @@ func fault(r *pb.RankLoad) string {
 
 func TestSeedsAndEnginesDiffer(t *testing.T) {
 	used := func(seed, stream uint64) int64 {
-		m := newModel(1, rolePlain, seed, stream)
-		m.step(10 * time.Second)
+		m := New(Config{Ranks: 1, Role: rolePlain, Seed: seed, Stream: stream})
+		m.Step(10 * time.Second)
 		return m.ranks[0].load().NumUsedTokens
 	}
 	if used(1, 1) == used(2, 1) || used(1, 1) == used(1, 2) {
@@ -78,10 +78,10 @@ func TestSeedsAndEnginesDiffer(t *testing.T) {
 }
 
 func TestModelRepeats(t *testing.T) {
-	a, b := newModel(3, roleDecode, 5, 1), newModel(3, roleDecode, 5, 1)
+	a, b := New(Config{Ranks: 3, Role: roleDecode, Seed: 5, Stream: 1}), New(Config{Ranks: 3, Role: roleDecode, Seed: 5, Stream: 1})
 	for i := range 500 {
-		a.step(70 * ms)
-		b.step(70 * ms)
+		a.Step(70 * ms)
+		b.Step(70 * ms)
 		for r := range a.ranks {
 			if x, y := a.ranks[r].load(), b.ranks[r].load(); !proto.Equal(x, y) {
 				t.Fatalf("step %d: %v and %v", i, x, y)
@@ -91,17 +91,17 @@ func TestModelRepeats(t *testing.T) {
 }
 
 func TestModelMovesByTenSecondsAtMost(t *testing.T) {
-	a, b := newModel(1, rolePlain, 5, 1), newModel(1, rolePlain, 5, 1)
-	a.step(10 * time.Second)
-	b.step(10 * time.Hour)
+	a, b := New(Config{Ranks: 1, Role: rolePlain, Seed: 5, Stream: 1}), New(Config{Ranks: 1, Role: rolePlain, Seed: 5, Stream: 1})
+	a.Step(10 * time.Second)
+	b.Step(10 * time.Hour)
 	if a.elapsed != b.elapsed || a.elapsed < 9.99 || a.elapsed > 10.01 {
 		t.Errorf("moved by %v and %v seconds", a.elapsed, b.elapsed)
 	}
 }
 
 func TestThroughputSticksWhenIdle(t *testing.T) {
-	m := newModel(1, rolePlain, 5, 1)
-	m.step(10 * time.Second)
+	m := New(Config{Ranks: 1, Role: rolePlain, Seed: 5, Stream: 1})
+	m.Step(10 * time.Second)
 	r := m.ranks[0]
 	r.waiting, r.running, r.reserved = nil, nil, 0
 	before := r.load().GenThroughput
@@ -112,10 +112,10 @@ func TestThroughputSticksWhenIdle(t *testing.T) {
 }
 
 func TestOneRankIsHotNowAndThen(t *testing.T) {
-	m := newModel(4, rolePlain, 3, 1)
+	m := New(Config{Ranks: 4, Role: rolePlain, Seed: 3, Stream: 1})
 	steps, hot, others := 0, 0.0, 0.0
 	for range 20_000 {
-		m.step(100 * ms)
+		m.Step(100 * ms)
 		if m.elapsed >= m.hot.until {
 			continue
 		}
@@ -136,8 +136,8 @@ func TestOneRankIsHotNowAndThen(t *testing.T) {
 
 func TestRolesReportWhatTheyHave(t *testing.T) {
 	for _, role := range []pb.WorkerType{rolePlain, rolePrefill, roleDecode} {
-		m := newModel(1, role, 3, 1)
-		m.step(10 * time.Second)
+		m := New(Config{Ranks: 1, Role: role, Seed: 3, Stream: 1})
+		m.Step(10 * time.Second)
 		r := m.ranks[0].load()
 		if (r.GenThroughput > 0) != (role != rolePrefill) || (r.PrefillThroughput > 0) != (role != roleDecode) {
 			t.Errorf("%v: generates %v, prefills %v", role, r.GenThroughput, r.PrefillThroughput)

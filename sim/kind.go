@@ -1,0 +1,88 @@
+package sim
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/loadplane/loadplane/sim/face"
+)
+
+// Kind is the engine that a simulated one behaves as.
+type Kind string
+
+// The kinds, in the words of the flag --kinds.
+const (
+	// KindSGLang has the push load reporter beside its pages.
+	KindSGLang Kind = "sglang"
+	// KindSGLangPoll is a released SGLang, which has no push load reporter.
+	KindSGLangPoll Kind = "sglang-poll"
+	// KindVLLM is a vLLM 0.26 with an API server for all its ranks.
+	KindVLLM Kind = "vllm"
+	// KindTGI is a text-generation-inference; it has one rank.
+	KindTGI Kind = "tgi"
+	// KindLlamaCPP is a llama.cpp server; it has one rank.
+	KindLlamaCPP Kind = "llamacpp"
+	// KindTRTLLM is a trtllm-serve; it has one rank, as its pages know none.
+	KindTRTLLM Kind = "trtllm"
+	// KindTriton is a Triton with the TensorRT-LLM backend; it has one rank.
+	KindTriton Kind = "triton"
+)
+
+// Kinds returns all kinds.
+func Kinds() []Kind {
+	return []Kind{KindSGLang, KindSGLangPoll, KindVLLM, KindTGI, KindLlamaCPP, KindTRTLLM, KindTriton}
+}
+
+// mixedKinds are those of a mixed fleet, in turn: the first three push, as a
+// plain, a prefill and a decode engine.
+var mixedKinds = append([]Kind{KindSGLang, KindSGLang}, Kinds()...)
+
+// ParseKinds reads kinds, of any number, from words. The error names the word.
+func ParseKinds(words []string) ([]Kind, error) {
+	var kinds []Kind
+	for _, w := range words {
+		if !slices.Contains(Kinds(), Kind(w)) {
+			return nil, fmt.Errorf("sim: unknown kind %q; known are %s", w, kindList())
+		}
+		kinds = append(kinds, Kind(w))
+	}
+	return kinds, nil
+}
+
+// kindList names all kinds.
+func kindList() string {
+	var words []string
+	for _, k := range Kinds() {
+		words = append(words, string(k))
+	}
+	return strings.Join(words, ", ")
+}
+
+// sglang says whether the kind is an SGLang, of any version.
+func (k Kind) sglang() bool { return k == KindSGLang || k == KindSGLangPoll }
+
+// serves says whether the kind answers requests of OpenAI's API.
+func (k Kind) serves() bool { return k != KindTriton }
+
+// ranked says whether the pages of the kind know DP ranks.
+func (k Kind) ranked() bool { return k.sglang() || k == KindVLLM }
+
+// pages returns the pages of the kind.
+func (k Kind) pages(e face.Engine) http.Handler {
+	switch k {
+	case KindVLLM:
+		return face.VLLM(e)
+	case KindTGI:
+		return face.TGI(e)
+	case KindLlamaCPP:
+		return face.LlamaCPP(e)
+	case KindTRTLLM:
+		return face.TensorRTLLM(e)
+	case KindTriton:
+		return face.Triton(e)
+	default:
+		return face.SGLang(e)
+	}
+}
