@@ -26,7 +26,8 @@ const (
 	ReasonMissingError store.Reason = "missing_error"
 	// ReasonNoRanks: a report with a sample has no ranks.
 	ReasonNoRanks store.Reason = "no_ranks"
-	// ReasonBadRank: a rank number is negative or above the limit.
+	// ReasonBadRank: a rank number cannot be read, is negative or is above the
+	// limit. Of a polled page nothing is used then.
 	ReasonBadRank store.Reason = "bad_rank"
 	// ReasonDuplicateRank: two ranks have one number.
 	ReasonDuplicateRank store.Reason = "duplicate_rank"

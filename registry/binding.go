@@ -45,8 +45,13 @@ func (e *Refusal) Error() string { return string(e.Reason) + ": " + e.Message }
 func (r *Registry) Bind(c Claim, first *store.Load) (*Binding, error) {
 	origin, err := NormalizeOrigin(c.Addr)
 	r.mu.RLock()
-	b, w, why := r.bind(bid{Claim: c, origin: origin, bad: err}, first)
+	b, w, why := r.bind(bid{Claim: c, origin: origin, bad: err, dialect: store.DialectPush}, first)
 	r.mu.RUnlock()
+	return r.bound(b, w, why, &c)
+}
+
+// bound tells of what came of a bid.
+func (r *Registry) bound(b *Binding, w *worker, why *Refusal, c *Claim) (*Binding, error) {
 	if why == nil {
 		if b.replaced != nil {
 			r.refuse(w, superseded())
@@ -61,11 +66,13 @@ func (r *Registry) Bind(c Claim, first *store.Load) (*Binding, error) {
 	return nil, why
 }
 
-// bid is a claim with its normalised origin, or why it has none.
+// bid is a claim with its normalised origin, or why it has none, and the
+// dialect of the stream that makes it.
 type bid struct {
 	Claim
-	origin string
-	bad    error
+	origin  string
+	bad     error
+	dialect store.Dialect
 }
 
 // bind finds the worker of a bid and binds it. The caller holds r.mu, so
@@ -81,12 +88,12 @@ func (r *Registry) bind(c bid, first *store.Load) (*Binding, *worker, *Refusal) 
 		return nil, nil, &Refusal{Reason: ReasonNotSynced, Message: "discovery is not complete yet"}
 	case w == nil:
 		return nil, nil, &Refusal{Reason: ReasonUnknownWorker, Message: "no worker has the origin " + c.origin}
-	case w.dialect != store.DialectPush && r.shared[c.origin]:
+	case !w.pushes() && r.shared[c.origin]:
 		return nil, w, &Refusal{
 			Reason:  store.ReasonDuplicateOrigin,
 			Message: "worker " + w.id + " has the same origin and does not push",
 		}
-	case w.dialect != store.DialectPush:
+	case !w.pushes():
 		return nil, w, &Refusal{Reason: ReasonDialectMismatch, Message: "the worker's dialect is " + w.dialect.String()}
 	}
 	b, why := w.bind(c, first)
@@ -111,8 +118,8 @@ func (r *Registry) Refuse(b *Binding, c Claim, why *Refusal) {
 	r.refuse(w, why, c.attrs()...)
 }
 
-// Binding is the right of one stream to speak for one worker. Admit is for
-// one goroutine; the other methods are safe for concurrent use.
+// Binding is the right of one stream, or of one session of a dialer, to speak
+// for one worker. Admit is for one goroutine; the other methods are safe for concurrent use.
 type Binding struct {
 	w          *worker
 	claim      bid
@@ -126,8 +133,8 @@ type Binding struct {
 	why *Refusal
 }
 
-// Check says whether a later message still claims what the stream was bound
-// by. Another claim ends the binding.
+// Check says whether a later message of a pushed stream still claims what it
+// was bound by. Another claim ends the binding.
 func (b *Binding) Check(c Claim) error {
 	if c.Source == b.claim.Source && c.Role == b.claim.Role && b.sameOrigin(c.Addr) {
 		return b.Err()

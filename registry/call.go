@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,17 +12,16 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 	"time"
 
+	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
 )
 
 // Limits of a registration call.
 const (
-	maxAnswerBytes     = 64 << 10
-	maxCredentialBytes = 1 << 20
-	startReporting     = "/v1/start_reporting"
+	maxAnswerBytes = 64 << 10
+	startReporting = "/v1/start_reporting"
 )
 
 // outcome is what came of a registration call. reason and err are empty after
@@ -40,13 +38,6 @@ type outcome struct {
 type grant struct{ lease, renewAfter time.Duration }
 
 func (o *outcome) result() store.Reason { return cmp.Or(o.reason, "ok") }
-
-func (o *outcome) text() string {
-	if o.err == nil {
-		return ""
-	}
-	return cut(o.err.Error())
-}
 
 func failed(reason store.Reason, err error) outcome {
 	return outcome{state: StateRetrying, reason: reason, err: err}
@@ -156,32 +147,16 @@ func (w *worker) request(ctx context.Context, spec *WorkerSpec, interval time.Du
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "loadplane")
-	token, err := readToken(cmp.Or(spec.TokenFile, opts.TokenFile))
+	token, err := egress.ReadToken(cmp.Or(spec.TokenFile, opts.TokenFile))
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	return req, err
 }
 
-// readToken returns the token in a file, empty for no file.
-func readToken(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	data, err := readBounded(path, maxCredentialBytes)
-	if err != nil {
-		return "", err
-	}
-	token := strings.TrimSpace(string(data))
-	if token == "" || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
-		return "", fmt.Errorf("%s holds no token", path)
-	}
-	return token, nil
-}
-
 // transport sends one request over conn.
 func (w *worker) transport(spec *WorkerSpec, conn net.Conn) (*http.Transport, error) {
-	roots, err := readRoots(cmp.Or(spec.CAFile, w.reg.opts.CAFile))
+	roots, err := egress.ReadRoots(cmp.Or(spec.CAFile, w.reg.opts.CAFile))
 	if err != nil {
 		return nil, err
 	}
@@ -201,23 +176,6 @@ func (w *worker) transport(spec *WorkerSpec, conn net.Conn) (*http.Transport, er
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxAnswerBytes,
 	}, nil
-}
-
-// readRoots returns the certificates in a file, nil (those of the system) for
-// no file.
-func readRoots(path string) (*x509.CertPool, error) {
-	if path == "" {
-		return nil, nil
-	}
-	data, err := readBounded(path, maxCredentialBytes)
-	if err != nil {
-		return nil, err
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("%s holds no certificate", path)
-	}
-	return roots, nil
 }
 
 // judgeAnswer reads the answer of an engine.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
 )
 
@@ -17,6 +18,8 @@ import (
 const (
 	// settleFile is how long a change of the workers file waits for more.
 	settleFile = 100 * time.Millisecond
+	// settleFacts is how long a change by what engines say waits for more.
+	settleFacts = 100 * time.Millisecond
 	// recheckFile is how often the file is read without a sign of change,
 	// for file systems that give none.
 	recheckFile = 5 * time.Second
@@ -28,6 +31,7 @@ const (
 // one goroutine.
 type sources struct {
 	flags, file []WorkerSpec
+	merged      []found
 	data        []byte
 	broken      bool
 }
@@ -39,7 +43,7 @@ type found struct {
 	duplicate bool
 }
 
-// starter begins the registration loop of a worker after a delay.
+// starter begins the loop of a worker after a delay.
 type starter func(w *worker, delay time.Duration)
 
 // readSources reads the flags and, for the first time, the file.
@@ -65,6 +69,13 @@ func (r *Registry) readSources() error {
 }
 
 func (r *Registry) checkSpec(s *WorkerSpec) error {
+	switch d := s.Dialect; d {
+	case store.DialectUnspecified, store.DialectPush, store.DialectNone:
+	default:
+		if r.opts.Dialers[d] == nil {
+			return fmt.Errorf("dialect: %s is not available here", d)
+		}
+	}
 	if s.Interval == 0 {
 		return nil
 	}
@@ -74,7 +85,7 @@ func (r *Registry) checkSpec(s *WorkerSpec) error {
 // readFile reads the workers file and says whether its list was replaced. On
 // an error the last list stays.
 func (r *Registry) readFile() (changed bool, err error) {
-	data, err := readBounded(r.opts.WorkersFile, maxFileBytes)
+	data, err := egress.ReadBounded(r.opts.WorkersFile, maxFileBytes)
 	if err != nil {
 		r.sources.broken = true
 		return false, err
@@ -95,8 +106,8 @@ func (r *Registry) readFile() (changed bool, err error) {
 	return true, nil
 }
 
-// discover reconciles once and then at every change of the workers file,
-// until ctx ends.
+// discover reconciles once and then at every change of the workers file or of
+// what engines say, until ctx ends.
 func (r *Registry) discover(ctx context.Context, start starter) {
 	var watch *fileWatch
 	if r.opts.WorkersFile != "" {
@@ -108,19 +119,19 @@ func (r *Registry) discover(ctx context.Context, start starter) {
 		r.reload()
 	}
 	r.reconcile(start)
-	if r.opts.WorkersFile == "" {
-		<-ctx.Done()
-		return
-	}
 	r.follow(ctx, watch, start)
 }
 
-// follow reconciles at every change of the workers file.
+// follow reconciles at every change of the workers file or of what engines
+// say.
 func (r *Registry) follow(ctx context.Context, watch *fileWatch, start starter) {
 	events, failures := watch.events()
-	recheck := time.NewTicker(recheckFile)
-	defer recheck.Stop()
-	var settled <-chan time.Time
+	var recheck, settled, learned <-chan time.Time
+	if r.opts.WorkersFile != "" {
+		ticker := time.NewTicker(recheckFile)
+		defer ticker.Stop()
+		recheck = ticker.C
+	}
 	for {
 		now := false
 		select {
@@ -135,8 +146,15 @@ func (r *Registry) follow(ctx context.Context, watch *fileWatch, start starter) 
 			settled = time.After(settleFile)
 		case <-settled:
 			now = true
-		case <-recheck.C:
+		case <-recheck:
 			now = true
+		case <-r.learned:
+			if learned == nil {
+				learned = time.After(settleFacts)
+			}
+		case <-learned:
+			learned = nil
+			r.renew(start)
 		}
 		if !now {
 			continue
@@ -198,24 +216,61 @@ func (r *Registry) merge() []found {
 	return all
 }
 
-// define returns what the store shows of a worker.
-func (r *Registry) define(f *found) *store.Worker {
-	w := &store.Worker{
-		ID: f.ID, URL: f.URL, Origin: f.Origin, Role: f.Role, Models: f.Models,
-		Zone: f.Zone, Labels: f.Labels, Draining: f.Draining, Dialect: f.Dialect,
+// definition is what is known of a worker by discovery and by its engine.
+type definition struct {
+	spec WorkerSpec
+	// def is what the store shows.
+	def *store.Worker
+	// dialect is the configured one; DialectUnspecified is auto.
+	dialect store.Dialect
+	// roleKnown says that the role of def is more than assumed.
+	roleKnown bool
+}
+
+// define joins a spec with what is remembered of the worker.
+func (r *Registry) define(f *found, m memory) definition {
+	d := definition{spec: f.WorkerSpec, dialect: f.Dialect}
+	role := cmp.Or(f.Role, m.facts.Role, m.claimed)
+	d.roleKnown = role != store.RoleUnspecified || r.opts.Prober == nil
+	d.def = &store.Worker{
+		ID: f.ID, URL: f.URL, Origin: f.Origin, Role: cmp.Or(role, store.RoleRegular), Models: f.Models,
+		Zone: f.Zone, Labels: f.Labels, Draining: f.Draining,
 		Interval: cmp.Or(f.Interval, r.opts.ReportInterval), DiscoveredBy: f.by, Duplicate: f.duplicate,
 	}
-	if w.Dialect == store.DialectUnspecified {
-		w.Dialect = store.DialectPush
+	if f.Models == nil {
+		d.def.Models = m.facts.Models
 	}
-	return w
+	switch {
+	case d.dialect == store.DialectUnspecified && r.opts.Prober == nil:
+		d.dialect, d.def.Dialect = store.DialectPush, store.DialectPush
+	case d.dialect == store.DialectUnspecified:
+		d.def.Dialect = m.dialect
+	default:
+		d.def.Dialect = d.dialect
+	}
+	return d
 }
 
 // reconcile makes the workers those of the sources, by one change of the
 // store.
 func (r *Registry) reconcile(start starter) {
-	d, ended := r.replace(r.merge(), start)
-	for _, e := range ended {
+	r.discovering.Lock()
+	defer r.discovering.Unlock()
+	r.sources.merged = r.merge()
+	r.put(start)
+}
+
+// renew takes up what engines said since the last reconciliation.
+func (r *Registry) renew(start starter) {
+	r.discovering.Lock()
+	defer r.discovering.Unlock()
+	r.put(start)
+}
+
+// put makes the workers those that were merged last.
+func (r *Registry) put(start starter) {
+	d, streams := r.replace(r.sources.merged, start)
+	for _, e := range streams {
 		r.refuse(e.w, e.why)
 	}
 	r.log.Info("workers discovered", "workers", r.count(), "added", len(d.Added),
@@ -228,14 +283,14 @@ func (r *Registry) count() int {
 	return len(r.workers)
 }
 
-// ending is a stream that discovery ended.
-type ending struct {
+// ended is a stream that discovery ended.
+type ended struct {
 	w   *worker
 	why *Refusal
 }
 
 // replace puts the wanted workers in the place of the old ones.
-func (r *Registry) replace(want []found, start starter) (store.Discovery, []ending) {
+func (r *Registry) replace(want []found, start starter) (store.Discovery, []ended) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := store.Discovery{Synced: true}
@@ -243,19 +298,24 @@ func (r *Registry) replace(want []found, start starter) (store.Discovery, []endi
 	var added []*worker
 	for i := range want {
 		f := &want[i]
-		def, old := r.define(f), r.workers[f.ID]
-		if old == nil || !old.is(def) {
-			next[f.ID] = newWorker(r, f.WorkerSpec, def)
+		old := r.workers[f.ID]
+		m := old.memory(f.URL)
+		def := r.define(f, m)
+		if old == nil || !old.is(&def) {
+			// What a stream claimed and chose is forgotten with it.
+			m = memory{facts: m.facts, line: m.line, lines: m.lines, roleMoved: m.roleMoved}
+			def = r.define(f, m)
+			next[f.ID] = newWorker(r, &def, m)
 			added = append(added, next[f.ID])
 			d.Added = append(d.Added, next[f.ID].slot)
 			continue
 		}
 		next[f.ID] = old
-		if old.update(f.WorkerSpec, def) {
-			d.Updated = append(d.Updated, store.Update{Slot: old.slot, Worker: def})
+		if old.update(&def) {
+			d.Updated = append(d.Updated, store.Update{Slot: old.slot, Worker: def.def})
 		}
 	}
-	removed, ended := r.removeOthers(next)
+	removed, streams := r.removeOthers(next)
 	for _, w := range removed {
 		d.Removed = append(d.Removed, w.slot)
 	}
@@ -264,27 +324,32 @@ func (r *Registry) replace(want []found, start starter) (store.Discovery, []endi
 	}
 	r.adopt(next)
 	r.begin(added, removed, start)
-	return d, ended
+	return d, streams
 }
 
 // removeOthers ends the workers that are not in next, and the streams that
 // speak for them.
-func (r *Registry) removeOthers(next map[string]*worker) (removed []*worker, ended []ending) {
+func (r *Registry) removeOthers(next map[string]*worker) (removed []*worker, streams []ended) {
 	for id, w := range r.workers {
 		if next[id] == w {
 			continue
 		}
-		why := &Refusal{Reason: ReasonWorkerRemoved, Message: "the worker is not discovered any more"}
-		if next[id] != nil {
-			why = &Refusal{Reason: ReasonIdentityChanged, Message: "the worker's URL, role or dialect changed"}
-		}
+		why := gone(next[id] != nil)
 		if w.end(why) {
-			ended = append(ended, ending{w, why})
+			streams = append(streams, ended{w, why})
 		}
 		w.stop()
 		removed = append(removed, w)
 	}
-	return removed, ended
+	return removed, streams
+}
+
+// gone says why a worker has no place any more, with a successor or without.
+func gone(replaced bool) *Refusal {
+	if replaced {
+		return &Refusal{Reason: ReasonIdentityChanged, Message: "the worker's URL, role or dialect changed"}
+	}
+	return &Refusal{Reason: ReasonWorkerRemoved, Message: "the worker is not discovered any more"}
 }
 
 // adopt puts the indexes of next in force.
@@ -303,7 +368,7 @@ func (r *Registry) adopt(next map[string]*worker) {
 	r.metrics.workers.Set(float64(len(next)))
 }
 
-// begin starts the registration of new workers, spread over time by their
+// begin starts the loops of new workers, spread over time by their
 // number alone. An engine that had another identity until now learns first
 // that its stream ended.
 func (r *Registry) begin(added, removed []*worker, start starter) {
@@ -313,7 +378,10 @@ func (r *Registry) begin(added, removed []*worker, start starter) {
 	}
 	i := 0
 	for _, w := range added {
-		if w.dialect != store.DialectPush || w.duplicate {
+		if w.facts.Family != "" {
+			w.tell(&w.facts)
+		}
+		if w.dialect == store.DialectNone || w.duplicate {
 			w.slot.Diagnose(func(d *store.Diagnostics) { d.Registration = string(StateOff) })
 			continue
 		}
@@ -326,20 +394,27 @@ func (r *Registry) begin(added, removed []*worker, start starter) {
 	}
 }
 
-// is says whether def is of the same identity.
-func (w *worker) is(def *store.Worker) bool {
-	return w.origin == def.Origin && w.url == def.URL && w.role == def.Role &&
-		w.dialect == def.Dialect && w.duplicate == def.Duplicate
+// is says whether d is of the same identity. A role that was only assumed may
+// change.
+func (w *worker) is(d *definition) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.origin == d.def.Origin && w.url == d.def.URL && w.dialect == d.dialect &&
+		w.duplicate == d.def.Duplicate && (w.def.Role == d.def.Role || !w.roleKnown)
 }
 
 // update takes over what changed in place and says whether the store shows
 // any of it.
-func (w *worker) update(spec WorkerSpec, def *store.Worker) bool {
+func (w *worker) update(d *definition) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	seen := !reflect.DeepEqual(w.def, def)
-	if seen || !reflect.DeepEqual(w.spec, spec) {
-		w.spec, w.def = spec, def
+	seen, asked := !reflect.DeepEqual(w.def, d.def), !reflect.DeepEqual(w.spec, d.spec)
+	w.roleKnown = d.roleKnown
+	if seen {
+		w.def = d.def
+	}
+	if asked {
+		w.spec = d.spec
 		poke(w.changed)
 	}
 	return seen

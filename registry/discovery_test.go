@@ -23,7 +23,7 @@ func TestNewRefuses(t *testing.T) {
 		"short stale-after":  {func(o *Options) { o.StaleAfter = 2 * time.Second }, "stale-after"},
 		"no interval":        {func(o *Options) { o.ReportInterval = 0 }, "ReportInterval"},
 		"bad worker":         {func(o *Options) { o.Workers = []string{"http://a:1,role=x"} }, "role"},
-		"dialect by name":    {func(o *Options) { o.Workers = []string{"http://a:1,dialect=poll"} }, `"poll" is not supported`},
+		"dialect by name":    {func(o *Options) { o.Workers = []string{"http://a:1,dialect=poll"} }, `poll is not available`},
 		"worker interval":    {func(o *Options) { o.Workers = []string{"http://a:1,interval=10s"} }, "http://a:1,interval=10s"},
 		"worker named twice": {func(o *Options) { o.Workers = []string{"http://a:1", "http://A:1/"} }, "twice"},
 		"no file":            {func(o *Options) { o.WorkersFile = "/nonexistent/w.yaml" }, "/nonexistent/w.yaml"},

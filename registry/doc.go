@@ -1,13 +1,24 @@
 // Package registry decides who may speak for which worker: it discovers
-// workers, asks their engines to report (registration with a lease), binds
-// report streams to workers, and admits reports by identity and sequence.
+// workers, finds out what their engines are and in which dialect each of them
+// can be heard, asks engines to report (registration with a lease) or has them
+// dialled, binds the streams of reports to workers, and admits reports by
+// identity and sequence.
 //
 // Identity comes from discovery and from the connection, never from a message.
+// The role of a stream stands only where neither discovery nor the engine's
+// facts name one.
 //
-// Registry.Run reconciles: it turns the --worker flags and the workers file
-// into one store.Discovery per change, and runs one registration loop per
-// worker. A loop waits for nobody but its own engine, and the reconciler waits
-// for no loop, so a slow engine delays no other worker. Streams come in from
-// outside by Registry.Bind; what they may do is decided under the lock of
-// their worker alone.
+// Registry.Run reconciles: it turns the --worker flags, the workers file and
+// the facts of engines into one store.Discovery per change, and runs one loop
+// per worker. A loop waits for nobody but its own engine, and the reconciler
+// waits for no loop, so a slow engine delays no other worker. Streams come in
+// from outside by Registry.Bind, and from dialers by Engine.Open; what they may
+// do is decided under the lock of their worker alone.
+//
+// A worker without a configured dialect is asked what it offers, and the offers
+// are tried in order. The dialect of the stream that is bound is the one in
+// force; it changes in place. A pushed stream always may bind to such a worker,
+// and keeps its dialect in force until the engine is silent and refuses. An
+// engine in a less preferred dialect is asked again where the better ones gave
+// no definite answer.
 package registry

@@ -17,7 +17,7 @@ import (
 type metrics struct {
 	workers, dropped, fileFailing, bound               prometheus.Gauge
 	fileErrors, takeovers, flaps, rebased, oldSequence prometheus.Counter
-	refused, calls                                     *prometheus.CounterVec
+	refused, calls, dialects                           *prometheus.CounterVec
 	registrations                                      *prometheus.GaugeVec
 	callSeconds                                        prometheus.Histogram
 }
@@ -38,8 +38,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loadplane_registry_registration_calls_total", Help: "Registration calls, by result: ok or a reason.",
 		}, []string{"result"}),
+		dialects: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loadplane_registry_dialect_changes_total", Help: "Dialects that came in force for a worker without a configured one.",
+		}, []string{"dialect"}),
 		registrations: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "loadplane_registry_registrations", Help: "Workers by state of their registration.",
+			Name: "loadplane_registry_registrations", Help: "Workers by state of the registration, or of another way to them.",
 		}, []string{"state"}),
 		callSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "loadplane_registry_registration_call_seconds", Help: "Duration of registration calls.",
@@ -58,7 +61,7 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	var errs []error
 	for _, c := range []prometheus.Collector{
 		m.workers, m.dropped, m.fileFailing, m.bound, m.fileErrors, m.takeovers, m.flaps,
-		m.rebased, m.refused, m.calls, m.registrations, m.callSeconds,
+		m.rebased, m.refused, m.calls, m.dialects, m.registrations, m.callSeconds,
 	} {
 		errs = append(errs, reg.Register(c))
 	}
@@ -81,7 +84,14 @@ func (m *metrics) called(result store.Reason, took time.Duration) {
 	}
 }
 
-// moved counts a registration that changes its state; an empty state is none.
+// chose counts a dialect that came in force.
+func (m *metrics) chose(d store.Dialect) {
+	if c, err := m.dialects.GetMetricWithLabelValues(d.String()); err == nil {
+		c.Inc()
+	}
+}
+
+// moved counts a way that changes its state; an empty state is none.
 func (m *metrics) moved(from, to RegistrationState) {
 	for state, by := range map[RegistrationState]float64{from: -1, to: 1} {
 		if state == "" || from == to {
@@ -122,6 +132,32 @@ func (l *refusalLog) known(reason store.Reason) (store.Reason, *rate.Sometimes) 
 	return reason, l.samples[reason]
 }
 
+// lines bounds what is logged of one worker, across its identities. It is safe
+// for concurrent use.
+type lines struct {
+	// way is for changes of the way.
+	way rate.Sometimes
+
+	mu sync.Mutex
+	// refused is when a refusal was last logged, by reason.
+	refused map[store.Reason]time.Time
+}
+
+// refuse says whether a refusal is to be logged: one a minute of each reason.
+// The reasons are of a bounded list.
+func (l *lines) refuse(reason store.Reason) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if last, ok := l.refused[reason]; ok && time.Since(last) < time.Minute {
+		return false
+	}
+	if l.refused == nil {
+		l.refused = make(map[store.Reason]time.Time)
+	}
+	l.refused[reason] = time.Now()
+	return true
+}
+
 // refuse counts one refusal once: in the metric, for the worker where there
 // is one, and in the log.
 func (r *Registry) refuse(w *worker, why *Refusal, attrs ...slog.Attr) {
@@ -142,6 +178,9 @@ func (r *Registry) refuse(w *worker, why *Refusal, attrs ...slog.Attr) {
 		})
 	}
 	sample.Do(func() {
+		if w != nil && !w.lines.refuse(word) {
+			return
+		}
 		attrs = append(attrs, slog.String("reason", string(why.Reason)), slog.String("detail", why.detail()))
 		r.log.LogAttrs(context.Background(), level, "report or stream refused", attrs...)
 	})

@@ -47,6 +47,8 @@ type plane struct {
 	st    *store.Store
 	net   *network
 	close func()
+	// start begins loops in a plane of runAll.
+	start starter
 }
 
 func newStore(t *testing.T) *store.Store {

@@ -42,8 +42,8 @@ const (
 	ReasonIdentityChanged store.Reason = "identity_changed"
 )
 
-// Reasons for which a registration call failed. A worker that was never heard
-// shows them in place of store.ReasonNoReport.
+// Reasons for which a registration call, or another way to an engine, failed.
+// A worker that was never heard shows them in place of store.ReasonNoReport.
 const (
 	// ReasonConnectFailed: no connection, or it broke or took too long.
 	ReasonConnectFailed store.Reason = "connect_failed"
@@ -55,8 +55,8 @@ const (
 	ReasonLoopbackAddress store.Reason = "loopback_address"
 	// ReasonAuth: the engine answered 401 or 403.
 	ReasonAuth store.Reason = "auth"
-	// ReasonUnsupported: the engine answered 404 or 405; it has no push
-	// reporter.
+	// ReasonUnsupported: the engine answered that it does not have what was
+	// asked for: 404 or 405.
 	ReasonUnsupported store.Reason = "unsupported"
 	// ReasonConflict: the engine answered 409; it reports to this address
 	// under another of its names.
@@ -74,11 +74,18 @@ const (
 	ReasonBadAnswer store.Reason = "bad_answer"
 )
 
-// RegistrationState is the state word of a worker's registration, as shown by
-// store.Diagnostics.Registration.
+// Reasons for which a dialer's session ends that are no fault.
+const (
+	// ReasonInstanceChanged: another process of the engine answers than
+	// before; what is known of the engine is asked for again.
+	ReasonInstanceChanged store.Reason = "instance_changed"
+)
+
+// RegistrationState is the state word of the way to a worker, a registration
+// or a dialer's, as shown by store.Diagnostics.Registration.
 type RegistrationState string
 
-// The states of a registration.
+// The states of a registration, and those of a way that is no registration.
 const (
 	// StatePending: no call was answered yet.
 	StatePending RegistrationState = "pending"
@@ -92,6 +99,13 @@ const (
 	// StateParked: the engine refused; the call is repeated when discovery
 	// changes the worker, or after a minute.
 	StateParked RegistrationState = "parked"
+	// StateProbing: the engine is asked which dialects it offers.
+	StateProbing RegistrationState = "probing"
+	// StatePolling: the engine answered when it was last asked for its load.
+	StatePolling RegistrationState = "polling"
+	// StateFailing: the engine did not answer well when it was last asked for
+	// its load; it is asked again.
+	StateFailing RegistrationState = "failing"
 	// StateOff: nothing is sent to this worker.
 	StateOff RegistrationState = "off"
 )

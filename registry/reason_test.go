@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -157,6 +158,7 @@ func TestEveryReasonIsProvoked(t *testing.T) {
 	provoked[string(ReasonOldSequence)] = t.Run("old_sequence", provokeOldSequence)
 	provoked[string(ReasonBadAnswer)] = t.Run("bad_answer", provokeBadAnswer)
 	provoked[string(ReasonLoopbackAddress)] = t.Run("loopback_address", provokeLoopbackAddress)
+	provoked[string(ReasonInstanceChanged)] = t.Run("instance_changed", provokeInstanceChanged)
 	provoked[string(ReasonCredential)] = t.Run("credential", provokeCredential)
 	for _, word := range declared(t, "Reason") {
 		if !provoked[word] {
@@ -215,6 +217,9 @@ func TestEveryStateIsReached(t *testing.T) {
 			p.after(time.Millisecond)
 		})
 	}
+	for _, state := range []RegistrationState{StateProbing, StatePolling, StateFailing} {
+		reached[reachDialled(t, state)] = true
+	}
 	if got := slices.Sorted(maps.Keys(reached)); !slices.Equal(got, declared(t, "RegistrationState")) {
 		t.Errorf("reached %v, declared %v", got, declared(t, "RegistrationState"))
 	}
@@ -232,4 +237,54 @@ func provokeLoopbackAddress(t *testing.T) {
 		}
 		p.wantState(StateParked, 0)
 	})
+}
+
+// provokeInstanceChanged: another process is asked anew what it is, and served
+// on at once.
+func provokeInstanceChanged(t *testing.T) {
+	s := &script{}
+	s.serve = func(ctx context.Context, e *Engine, n int) store.Reason {
+		if n == 0 {
+			ctx, stop := context.WithTimeout(ctx, time.Minute)
+			defer stop()
+			s.plane.poll(ctx, e, n)
+			return ReasonInstanceChanged
+		}
+		return s.plane.poll(ctx, e, n)
+	}
+	scripted(t, s, []string{testWorker + ",dialect=poll"}, func(p *plane) {
+		p.after(time.Minute)
+		if s.sessions() != 2 || s.asks() != 1 {
+			t.Errorf("%d sessions, %d questions at once", s.sessions(), s.asks())
+		}
+		p.after(settleFacts)
+		if s.asks() != 2 {
+			t.Errorf("%d questions", s.asks())
+		}
+	})
+}
+
+// reachDialled returns the word that operators see where a dialer shows a
+// state, or where the engine is being probed.
+func reachDialled(t *testing.T, state RegistrationState) (word string) {
+	s := &script{
+		serve: func(ctx context.Context, e *Engine, _ int) store.Reason {
+			e.Show(Way{State: state})
+			<-ctx.Done()
+			return ""
+		},
+		probe: func(ctx context.Context, _ Target, _ int) Finding {
+			<-ctx.Done()
+			return Finding{}
+		},
+	}
+	worker := testWorker + ",dialect=poll"
+	if state == StateProbing {
+		worker = testWorker
+	}
+	scripted(t, s, []string{worker}, func(p *plane) { word = p.diagnostics(testWorker).Registration })
+	if word != string(state) {
+		t.Errorf("state %s, want %s", word, state)
+	}
+	return word
 }

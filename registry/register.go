@@ -2,10 +2,7 @@ package registry
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"math/rand/v2"
-	"syscall"
 	"time"
 
 	"github.com/loadplane/loadplane/store"
@@ -16,6 +13,7 @@ const (
 	minBackoff   = 200 * time.Millisecond
 	maxBackoff   = 5 * time.Second
 	parkFor      = time.Minute
+	lookEach     = 5 * time.Second // at the credentials of a parked worker
 	noEngineFor  = 5 * time.Minute
 	minRenewal   = time.Second
 	maxRenewal   = time.Minute
@@ -32,6 +30,8 @@ type loop struct {
 	state RegistrationState
 	// reason is that of the last failed call.
 	reason store.Reason
+	// trial is nil where the dialect is configured.
+	trial *trial
 	// last is when the last call began, due when the next one does.
 	last, due time.Time
 	// began is last on the plane's clock.
@@ -41,47 +41,62 @@ type loop struct {
 	// once more. asked says that it was.
 	renewal         time.Time
 	checking, asked bool
-	backoff         time.Duration
-	// refusedSince is when connections began to be refused without a break.
-	refusedSince time.Time
+	backoff         backoff
+	// stamps are those of the credentials of the last call.
+	stamps [2]stamp
 }
 
-// keepRegistered registers the worker after a delay and renews until ctx ends.
-func (w *worker) keepRegistered(ctx context.Context, delay time.Duration) {
-	l := &loop{w: w, due: time.Now().Add(delay)}
+// keepRegistered registers the worker and renews until ctx ends.
+func (w *worker) keepRegistered(ctx context.Context) {
+	l := &loop{w: w, due: time.Now()}
 	l.move(StatePending, outcome{})
-	defer func() { w.reg.metrics.moved(l.state, "") }()
+	l.run(ctx)
+}
+
+// run registers and renews until ctx ends or a trial is over.
+func (l *loop) run(ctx context.Context) ending {
 	for l.await(ctx) {
-		l.last, l.began = time.Now(), w.reg.clock.Now()
-		o := w.call(ctx)
-		if ctx.Err() != nil {
-			return
+		if e, over := l.expired(); over {
+			return e
 		}
-		w.reg.metrics.called(o.result(), time.Since(l.last))
+		l.last, l.began = time.Now(), l.w.reg.clock.Now()
+		l.stamps = l.w.credentials()
+		o := l.w.call(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		l.w.reg.metrics.called(o.result(), time.Since(l.last))
 		l.settle(o)
+		if e, over := l.judge(&o); over {
+			return e
+		}
 	}
+	return ending{}
 }
 
 // await waits until the next call is due; false says that ctx ended.
 func (l *loop) await(ctx context.Context) bool {
-	timer := time.NewTimer(time.Until(l.due))
+	timer := time.NewTimer(l.untilDue())
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-timer.C:
-			if !l.answered() {
+			if l.state == StateParked && l.w.credentials() != l.stamps {
+				l.hasten(0)
+			}
+			if l.outOfTime() || (!time.Now().Before(l.due) && !l.answered()) {
 				return true
 			}
 		case <-l.w.changed:
 			l.hasten(0)
 		case <-l.w.early:
-			if l.state == StateRegistered {
+			if l.state == StateRegistered || l.trial != nil {
 				l.hasten(endGrace)
 			}
 		}
-		timer.Reset(time.Until(l.due))
+		timer.Reset(l.untilDue())
 	}
 }
 
@@ -121,6 +136,9 @@ func (l *loop) hasten(delay time.Duration) {
 func (l *loop) settle(o outcome) {
 	_, def := l.w.settings()
 	state := o.state
+	if state == StateParked && l.w.lapsed() {
+		state = StateRetrying
+	}
 	var delay time.Duration
 	switch state {
 	case StateRegistered:
@@ -130,7 +148,7 @@ func (l *loop) settle(o outcome) {
 	case StateParked:
 		delay = parkFor
 	default:
-		state, delay = StateRetrying, l.nextBackoff()
+		state, delay = StateRetrying, l.backoff.next()
 	}
 	if state != StateRetrying {
 		l.backoff = 0
@@ -143,61 +161,25 @@ func (l *loop) settle(o outcome) {
 	if l.checking = state == StateRegistered && !l.asked && check.Before(l.due); l.checking {
 		l.due = check
 	}
-	l.note(o)
+	l.w.note(Way{State: o.state, Reason: o.reason, Err: o.err, Status: o.status})
 	l.move(state, o)
 }
 
-// nextBackoff doubles the delay of retries, spread by a fifth.
-func (l *loop) nextBackoff() time.Duration {
-	l.backoff = min(max(minBackoff, 2*l.backoff), maxBackoff)
-	return l.backoff*4/5 + rand.N(l.backoff*2/5)
+// backoff is the time of the last retry. Its zero value has seen none.
+type backoff time.Duration
+
+// next doubles the delay of retries, spread by a fifth.
+func (b *backoff) next() time.Duration {
+	last := min(max(minBackoff, 2*time.Duration(*b)), maxBackoff)
+	*b = backoff(last)
+	return last*4/5 + rand.N(last*2/5)
 }
 
-// note tells the store why a worker that was never heard is not.
-func (l *loop) note(o outcome) {
-	if !errors.Is(o.err, syscall.ECONNREFUSED) {
-		l.refusedSince = time.Time{}
-	} else if l.refusedSince.IsZero() {
-		l.refusedSince = l.last
-	}
-	switch {
-	case l.w.heard():
-	case o.state == StateRegistered:
-		l.w.slot.Note("")
-	case !l.refusedSince.IsZero() && time.Since(l.refusedSince) >= noEngineFor:
-		l.w.slot.Note(store.ReasonNoEngine)
-	default:
-		l.w.slot.Note(o.reason)
-	}
-}
-
-// log tells of a state, loudest where a call failed.
-func (l *loop) log(state RegistrationState, o outcome) {
-	level, attrs := slog.LevelInfo, []slog.Attr{slog.String("worker", l.w.id), slog.String("state", string(state))}
-	switch {
-	case o.err != nil:
-		level = slog.LevelWarn
-		attrs = append(attrs, slog.String("reason", string(o.reason)), slog.Int("status", o.status), slog.String("error", o.text()))
-	case state == StatePending:
-		level = slog.LevelDebug
-	}
-	l.w.reg.log.LogAttrs(context.Background(), level, "registration changed", attrs...)
-}
-
-// move shows a state and logs where it is another than before.
+// move shows a state and when the next call is due.
 func (l *loop) move(state RegistrationState, o outcome) {
-	if state != l.state || o.reason != l.reason {
-		l.log(state, o)
-	}
-	l.w.reg.metrics.moved(l.state, state)
 	l.state, l.reason = state, o.reason
-	next := l.next()
-	l.w.slot.Diagnose(func(d *store.Diagnostics) {
-		d.Registration = string(state)
-		d.RegistrationError = o.text()
-		d.RegistrationStatus = o.status
-		d.NextRegistration = next
-	})
+	l.w.show(Way{State: state, Reason: o.reason, Err: o.err, Status: o.status})
+	l.showDue()
 }
 
 func (l *loop) showDue() {

@@ -10,9 +10,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus"
 )
+
+// maxCredentialBytes bounds a token or CA file.
+const maxCredentialBytes = 1 << 20
 
 // Options configure a Registry.
 type Options struct {
@@ -46,6 +50,12 @@ type Options struct {
 	// MaxWorkers bounds the workers; further ones are dropped with an error.
 	// 0 means 10,000.
 	MaxWorkers int
+	// Dialers speak the dialects in which the plane dials. A dialect without
+	// one is not available.
+	Dialers map[store.Dialect]Dialer
+	// Prober asks engines what they are and what they offer. Nil asks for no
+	// facts, and a worker without a dialect is one that pushes.
+	Prober Prober
 	// Registerer takes the metrics; nil registers none.
 	Registerer prometheus.Registerer
 	// Logger is nil for the default one.
@@ -62,7 +72,11 @@ type Registry struct {
 	refusals refusalLog
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	lookup   func(ctx context.Context, host string) ([]netip.Addr, error)
-	sources  sources // owned by New, then by Run
+	curious  curiosity
+	learned  chan struct{} // facts may have changed what discovery says
+
+	discovering sync.Mutex // held by each reconciliation
+	sources     sources    // owned by New, then by Run
 
 	// mu is held for reading by a binding and for writing by a change of
 	// discovery; it is taken before the lock of a worker.
@@ -90,6 +104,8 @@ func New(opts Options) (*Registry, error) {
 		log:     opts.Logger,
 		clock:   opts.Store.Options().Clock,
 		metrics: m,
+		curious: curiosity{wake: make(chan struct{}, 1)},
+		learned: make(chan struct{}, 1),
 		dial:    (&net.Dialer{Resolver: resolver}).DialContext,
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return resolver.LookupNetIP(ctx, "ip", host)
@@ -130,7 +146,7 @@ func (o *Options) complete() error {
 		if path == "" {
 			continue
 		}
-		if _, err := readBounded(path, maxCredentialBytes); err != nil {
+		if _, err := egress.ReadBounded(path, maxCredentialBytes); err != nil {
 			return err
 		}
 	}
@@ -148,20 +164,28 @@ func (o *Options) checkInterval(d time.Duration) error {
 	return nil
 }
 
-// Run discovers, registers and renews. It blocks until ctx ends and every
+// Run discovers workers, asks what their engines are, and keeps the way to
+// each of them. It blocks until ctx ends and every
 // goroutine of its own has stopped. It is to be called once.
 func (r *Registry) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer cancel()
-	start := func(w *worker, delay time.Duration) {
+	loops.Go(func() { r.satisfy(ctx) })
+	r.discover(ctx, r.starter(ctx, &loops))
+	return nil
+}
+
+// starter returns what begins the loop of a worker among loops. They end with
+// ctx, or with their worker.
+func (r *Registry) starter(ctx context.Context, loops *sync.WaitGroup) starter {
+	return func(w *worker, delay time.Duration) {
 		wctx, stop := context.WithCancel(ctx)
 		w.stop = stop
-		loops.Go(func() { w.keepRegistered(wctx, delay) })
+		w.ask = func() { loops.Go(func() { w.inquire(wctx) }) }
+		loops.Go(func() { w.run(wctx, delay) })
 	}
-	r.discover(ctx, start)
-	return nil
 }
 
 // Rediscover takes up the flags and the workers file as they are now, without

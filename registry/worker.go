@@ -1,14 +1,18 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
+	"golang.org/x/time/rate"
 )
 
 // Bounds of sequences, of the set of retired instances, and of the addresses
@@ -21,25 +25,59 @@ const (
 )
 
 // worker is one identity of a discovered worker: who may speak for it and who
-// does. The fields above mu do not change.
+// does. The fields above logged do not change.
 type worker struct {
 	reg       *Registry
 	slot      *store.Slot
 	id        string
 	url       string
 	origin    string
-	role      store.Role
-	dialect   store.Dialect
 	duplicate bool
-	// stop ends the registration loop, where there is one.
+	// dialect is the configured one; DialectUnspecified is auto.
+	dialect store.Dialect
+	// stop ends the worker's loop, where there is one; ask begins to inquire.
 	stop context.CancelFunc
-	// changed signals a change in place, early that the engine should be
-	// asked again soon.
-	changed, early chan struct{}
+	ask  func()
+	// changed signals a change in place, early that the engine should be asked
+	// again soon, pushed that a stream came while another dialect had its
+	// turn, back that an engine answers that refused connections, curious that
+	// the facts should be asked for sooner, detailed that detail changed.
+	changed, early, pushed, back, curious, detailed chan struct{}
+
+	// line is that of the requests to the engine.
+	line *egress.Line
+
+	// lines bounds those of the log.
+	lines *lines
 
 	mu   sync.Mutex
 	spec WorkerSpec
 	def  *store.Worker
+	// roleKnown says that the role of def is more than assumed; claimed is
+	// the role of a stream that was bound while it was not.
+	roleKnown bool
+	claimed   store.Role
+	// turn is the dialect whose streams may bind; push always may where it is
+	// configured or nothing is.
+	turn store.Dialect
+	// facts are what the engine said of itself. wanted says that they are to
+	// be asked for, asking that inquire runs.
+	facts          Facts
+	wanted, asking bool
+	// behind is where the next search for pages begins; see Target.
+	behind string
+	// shown is the state of the way that operators see, and refusedSince when
+	// connections began to be refused without a break.
+	shown        Way
+	refusedSince time.Time
+	// failedSince is when the engine began to fail without a break.
+	failedSince time.Time
+	// firstShown is when a dialer on trial first showed what came of it, and
+	// detail what the dialer reads.
+	firstShown time.Time
+	detail     string
+	// roleMoved is when a role that the engine had said became another.
+	roleMoved time.Time
 	// addrs are the resolved addresses of the host.
 	addrs []netip.Addr
 	// bound is the stream that may speak; nil without one.
@@ -65,15 +103,28 @@ type retiree struct {
 	last   position
 }
 
-func newWorker(r *Registry, spec WorkerSpec, def *store.Worker) *worker {
+func newWorker(r *Registry, d *definition, m memory) *worker {
+	def := d.def
+	signal := func() chan struct{} { return make(chan struct{}, 1) }
 	w := &worker{
 		reg: r, slot: r.opts.Store.NewSlot(def), stop: func() {},
-		id: def.ID, url: def.URL, origin: def.Origin, role: def.Role, dialect: def.Dialect, duplicate: def.Duplicate,
-		changed: make(chan struct{}, 1), early: make(chan struct{}, 1),
-		spec: spec, def: def,
+		id: def.ID, url: def.URL, origin: def.Origin, dialect: d.dialect, duplicate: def.Duplicate,
+		changed: signal(), early: signal(), pushed: signal(), back: signal(), curious: signal(), detailed: signal(),
+		spec: d.spec, def: def, roleKnown: d.roleKnown, facts: m.facts, line: m.line, lines: m.lines, roleMoved: m.roleMoved,
+	}
+	if w.line == nil {
+		w.line = egress.NewLine()
+	}
+	if w.lines == nil {
+		w.lines = &lines{way: rate.Sometimes{First: 8, Interval: time.Minute}}
 	}
 	w.addrs = literalAddrs(w.host())
 	return w
+}
+
+// pushes says whether streams of the push dialect may bind.
+func (w *worker) pushes() bool {
+	return w.dialect == store.DialectPush || w.dialect == store.DialectUnspecified
 }
 
 // host returns the host of the origin without brackets.
@@ -96,16 +147,18 @@ func literalAddrs(host string) []netip.Addr {
 func (w *worker) bind(c bid, first *store.Load) (*Binding, *Refusal) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if c.Role != w.role {
-		return nil, &Refusal{
-			Reason:  ReasonRoleMismatch,
-			Message: "the claimed role is not the discovered one",
-			Detail:  fmt.Sprintf("the report claims the role %q, discovery says %q", c.Role, w.role),
-		}
+	if why := w.checkRole(c.Role); why != nil {
+		return nil, why
 	}
 	if why := w.checkPeer(c.Peer.Addr()); why != nil {
 		return nil, why
 	}
+	return w.take(c, first)
+}
+
+// take makes the stream of a bid the one that speaks, or says why not and
+// changes nothing.
+func (w *worker) take(c bid, first *store.Load) (*Binding, *Refusal) {
 	last, back := w.position(c.Source)
 	if back && w.heardBefore(first) {
 		return nil, &Refusal{Reason: ReasonRetired, Message: "another source instance took over and is still heard"}
@@ -117,7 +170,11 @@ func (w *worker) bind(c bid, first *store.Load) (*Binding, *Refusal) {
 	if back {
 		w.reg.metrics.flaps.Inc()
 	}
+	if w.source != "" && w.source != c.Source {
+		w.wonder() // it may be another engine
+	}
 	w.switchSource(c.Source, last)
+	w.settle(c)
 	old := w.bound
 	b := w.attach(c)
 	b.replaced = old
@@ -126,6 +183,48 @@ func (w *worker) bind(c bid, first *store.Load) (*Binding, *Refusal) {
 		w.slot.Offer(b.generation, first)
 	}
 	return b, nil
+}
+
+// settle makes the dialect of a bid the one in force, where it was left open,
+// and its role, where none is known. The caller holds r.mu for reading, so
+// that no older definition is put in the place of a newer one.
+func (w *worker) settle(c bid) {
+	def := *w.def
+	if w.dialect == store.DialectUnspecified {
+		def.Dialect = c.dialect
+		if c.dialect == store.DialectPush && w.turn != store.DialectPush {
+			w.turn = store.DialectPush
+			poke(w.pushed)
+		}
+	}
+	if !w.roleKnown && c.Role != store.RoleUnspecified {
+		def.Role, w.claimed, w.roleKnown = c.Role, c.Role, true
+	}
+	if def.Dialect != w.def.Dialect {
+		w.reg.metrics.chose(def.Dialect)
+		w.reg.log.Info("dialect chosen", "worker", w.id, "dialect", def.Dialect.String())
+	} else if def.Role == w.def.Role {
+		return
+	}
+	w.def = &def
+	w.reg.opts.Store.Apply(store.Discovery{Updated: []store.Update{{Slot: w.slot, Worker: &def}}})
+}
+
+// checkRole holds the role of a claim against the one that is known. Where
+// none is known, that of the engine stands.
+func (w *worker) checkRole(role store.Role) *Refusal {
+	want := w.def.Role
+	if !w.roleKnown {
+		want = cmp.Or(w.facts.Role, role)
+	}
+	if role == want && role != store.RoleUnspecified {
+		return nil
+	}
+	return &Refusal{
+		Reason:  ReasonRoleMismatch,
+		Message: "the claimed role is not the discovered one",
+		Detail:  fmt.Sprintf("the report claims the role %q, discovery says %q", role, want),
+	}
 }
 
 // checkPeer holds the address of a connection against those of the worker.
@@ -309,6 +408,13 @@ func (w *worker) heardSince(at store.Instant) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.accepted >= at
+}
+
+// speaks says whether a stream of a dialect is bound.
+func (w *worker) speaks(d store.Dialect) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.bound != nil && w.bound.claim.dialect == d
 }
 
 // settings returns what the registration needs to know.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"github.com/fsnotify/fsnotify"
@@ -34,6 +33,8 @@ type fileWorker struct {
 	TokenFile string            `yaml:"token_file"`
 	CAFile    string            `yaml:"ca_file"`
 	Interval  string            `yaml:"interval"`
+	// MaxRunning is text here, so that the flag's rules read it.
+	MaxRunning string `yaml:"max_running"`
 }
 
 // words is a list, or a single word.
@@ -87,6 +88,7 @@ func (f *fileWorker) spec() (WorkerSpec, error) {
 	for _, kv := range [][2]string{
 		{"id", f.ID}, {"role", f.Role}, {"zone", f.Zone}, {"dialect", f.Dialect},
 		{"token_file", f.TokenFile}, {"ca_file", f.CAFile}, {"interval", f.Interval},
+		{"max_running", f.MaxRunning},
 	} {
 		if kv[1] == "" {
 			continue
@@ -125,28 +127,6 @@ func checkUnique(specs []WorkerSpec) error {
 		seen[s.ID] = true
 	}
 	return nil
-}
-
-// readBounded reads a file of at most limit bytes. Anything but a file, such
-// as a pipe that nobody writes to, is refused.
-func readBounded(path string, limit int64) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("%s is larger than %d bytes", path, limit)
-	}
-	return data, err
 }
 
 // fileWatch says when the workers file may have changed. It watches folders,

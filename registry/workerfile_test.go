@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
@@ -32,13 +33,15 @@ workers:
     token_file: /t
     ca_file: /c
     interval: 2s
+    max_running: 2147483648
 `))
 	want := []WorkerSpec{
-		{ID: "http://a:1", URL: "http://a:1", Origin: "a:1", Role: store.RoleRegular},
+		{ID: "http://a:1", URL: "http://a:1", Origin: "a:1"},
 		{
 			ID: "w2", URL: "https://b", Origin: "b:443", Role: store.RoleDecode, Models: []string{"m1", "m2"}, Zone: "z",
 			Dialect: store.DialectNone, Peers: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 			Labels: map[string]string{"team": "x"}, Draining: true, TokenFile: "/t", CAFile: "/c", Interval: 2 * time.Second,
+			MaxRunning: 1 << 31,
 		},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -71,6 +74,8 @@ func TestParseWorkersFileRefuses(t *testing.T) {
 		"workers: [{url: 'http://a:1', label: {a: \"\\u202e\"}}]":      "printable",
 		"workers: [{url: 'http://a:1', url: 'http://b:1'}]":            "workers file",
 		"workers: [{url: 'http://a:1', interval: soon}]":               "duration",
+		"workers: [{url: 'http://a:1', max_running: -1}]":              "item 1: max_running",
+		"workers: [{url: 'http://a:1', max_running: 1e3}]":             "whole number",
 		"workers: [{url: 'http://a:1', zone: \"" + longZone() + "\"}]": "longer",
 	} {
 		if got, err := parseWorkers([]byte(text)); err == nil || !strings.Contains(err.Error(), mention) {
@@ -87,7 +92,7 @@ func longZone() string { return strings.Repeat("z", maxZoneBytes+1) }
 func TestWorkersFileIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "w.yaml")
 	writeFile(t, path, "workers: []\n#"+strings.Repeat("x", maxFileBytes))
-	if _, err := readBounded(path, maxFileBytes); err == nil || !strings.Contains(err.Error(), "larger") {
+	if _, err := egress.ReadBounded(path, maxFileBytes); err == nil || !strings.Contains(err.Error(), "larger") {
 		t.Error(err)
 	}
 }
@@ -280,7 +285,7 @@ func TestWorkersFileMustBeAFile(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Skip("no named pipes here:", err)
 	}
-	if _, err := readBounded(path, maxFileBytes); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := egress.ReadBounded(path, maxFileBytes); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a pipe as workers file: %v", err)
 	}
 }

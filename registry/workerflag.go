@@ -22,6 +22,8 @@ const (
 	maxPathBytes  = 4096
 	maxListed     = 64
 	minInterval   = 10 * time.Millisecond
+
+	maxRunningLimit = 1 << 31
 )
 
 // WorkerSpec is one worker as a flag or the workers file names it. It is a
@@ -33,15 +35,17 @@ type WorkerSpec struct {
 	URL string
 	// Origin is the normalised host:port of URL.
 	Origin string
-	// Role is RoleRegular unless it was named.
+	// Role is RoleUnspecified where it was not named; what the engine says
+	// stands then, else RoleRegular.
 	Role store.Role
-	// Models are sorted and without duplicates; at most 64.
+	// Models are sorted and without duplicates; at most 64. Nil where none was
+	// named; what the engine says stands then.
 	Models []string
 	// Zone is empty where it was not named.
 	Zone string
 	// Labels are nil without any; at most 64.
 	Labels map[string]string
-	// Dialect is DialectUnspecified (auto, which means push), DialectPush or
+	// Dialect is DialectUnspecified (auto), DialectPush, DialectPoll or
 	// DialectNone.
 	Dialect store.Dialect
 	// Peers are addresses, beside those of the URL's host, from which the
@@ -53,12 +57,15 @@ type WorkerSpec struct {
 	TokenFile, CAFile string
 	// Interval is the report interval, 10 ms or more; 0 for the general one.
 	Interval time.Duration
+	// MaxRunning is the most requests that a rank runs at once, 1 to 2^31; 0
+	// where it was not named.
+	MaxRunning int64
 }
 
 // ParseWorkerFlag reads the value of one --worker flag,
 // URL[,key=value...], with the keys id, role (plain, prefill, decode), model
 // and peers (both repeatable, and lists by +), zone, dialect, label.NAME,
-// draining, token_file, ca_file and interval. The error names the key.
+// draining, token_file, ca_file, interval and max_running. The error names the key.
 func ParseWorkerFlag(value string) (WorkerSpec, error) {
 	raw, rest, more := strings.Cut(value, ",")
 	s, err := newSpec(raw)
@@ -99,7 +106,6 @@ func newSpec(raw string) (WorkerSpec, error) {
 		ID:     id,
 		URL:    strings.TrimRight(u.String(), "/"),
 		Origin: origin,
-		Role:   store.RoleRegular,
 	}, nil
 }
 
@@ -118,7 +124,7 @@ func (s *WorkerSpec) set(key, value string) (err error) {
 	case key == "zone":
 		s.Zone, err = value, checkText(value, maxZoneBytes)
 	case key == "dialect":
-		s.Dialect, err = parseWord(value, store.DialectUnspecified, store.DialectPush, store.DialectNone)
+		s.Dialect, err = parseWord(value, store.DialectUnspecified, store.DialectPush, store.DialectPoll, store.DialectNone)
 	case key == "peers":
 		err = s.addPeers(strings.Split(value, "+"))
 	case key == "draining":
@@ -129,6 +135,8 @@ func (s *WorkerSpec) set(key, value string) (err error) {
 		s.CAFile, err = value, checkText(value, maxPathBytes)
 	case key == "interval":
 		s.Interval, err = parseInterval(value)
+	case key == "max_running":
+		s.MaxRunning, err = parseMaxRunning(value)
 	default:
 		err = errors.New("unknown key")
 	}
@@ -217,6 +225,14 @@ func parseInterval(text string) (time.Duration, error) {
 		return 0, fmt.Errorf("%s is below %s or not in whole milliseconds", d, minInterval)
 	}
 	return d, nil
+}
+
+func parseMaxRunning(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 || n > maxRunningLimit {
+		return 0, fmt.Errorf("%q is not a whole number from 1 to %d", cut(text), int64(maxRunningLimit))
+	}
+	return n, nil
 }
 
 // checkText refuses text that is empty, too long or not printable.

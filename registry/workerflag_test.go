@@ -12,7 +12,7 @@ import (
 
 func TestParseWorkerFlag(t *testing.T) {
 	got, err := ParseWorkerFlag("https://Engine:8000/base/,role=prefill,model=b+a,model=a,zone=eu,dialect=push," +
-		"peers=10.0.0.0/8+::ffff:1.2.3.4,label.team=x,draining=true,token_file=/t,ca_file=/c,interval=500ms,id=w1")
+		"peers=10.0.0.0/8+::ffff:1.2.3.4,label.team=x,draining=true,token_file=/t,ca_file=/c,interval=500ms,max_running=256,id=w1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestParseWorkerFlag(t *testing.T) {
 		ID: "w1", URL: "https://Engine:8000/base", Origin: "engine:8000", Role: store.RolePrefill,
 		Models: []string{"a", "b"}, Zone: "eu", Labels: map[string]string{"team": "x"}, Dialect: store.DialectPush,
 		Peers:    []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("1.2.3.4/32")},
-		Draining: true, TokenFile: "/t", CAFile: "/c", Interval: 500 * time.Millisecond,
+		Draining: true, TokenFile: "/t", CAFile: "/c", Interval: 500 * time.Millisecond, MaxRunning: 256,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -29,7 +29,7 @@ func TestParseWorkerFlag(t *testing.T) {
 
 func TestParseWorkerFlagDefaults(t *testing.T) {
 	got, err := ParseWorkerFlag("http://[::1]/")
-	want := WorkerSpec{ID: "http://[::1]:80", URL: "http://[::1]", Origin: "[::1]:80", Role: store.RoleRegular}
+	want := WorkerSpec{ID: "http://[::1]:80", URL: "http://[::1]", Origin: "[::1]:80"}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
@@ -64,6 +64,9 @@ func TestParseWorkerFlagRefuses(t *testing.T) {
 		"http://a:1,draining=yes":           "true or false",
 		"http://a:1,interval=1ns":           "below",
 		"http://a:1,interval=x":             "duration",
+		"http://a:1,max_running=0":          "from 1 to 2147483648",
+		"http://a:1,max_running=2147483649": "from 1 to 2147483648",
+		"http://a:1,max_running=1.5":        "whole number",
 		"http://a:1,label.=x":               "label name",
 		"http://a:1,id=" + long:             "longer",
 		"http://a:1,token_file=":            "empty",
@@ -99,7 +102,7 @@ func FuzzParseWorkerFlag(f *testing.F) {
 		if origin, err := NormalizeOrigin(s.URL); err != nil || origin != s.Origin {
 			t.Fatalf("%q: URL %q has origin %q, %v, not %q", value, s.URL, origin, err, s.Origin)
 		}
-		if s.ID == "" || len(s.ID) > maxAddrBytes || s.Role == store.RoleUnspecified || len(s.Models) > maxListed {
+		if s.ID == "" || len(s.ID) > maxAddrBytes || len(s.Models) > maxListed {
 			t.Fatalf("%q gave %+v", value, s)
 		}
 	})

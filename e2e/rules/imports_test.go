@@ -21,6 +21,7 @@ var edges = []edge{
 	{"ingest/push", "ingest", "reports are validated by the rules of all dialects"},
 	{"ingest/push", "registry", "binds streams and asks for admission"},
 	{"ingest/push", "store", "decodes into values of the store"},
+	{"registry", "registry/egress", "reads the credentials of its calls"},
 	{"client", "client/internal/clock", "maps the clock of a server"},
 	{"client", "client/internal/link", "connects to planes"},
 	{"client", "client/internal/retry", "says when to connect again"},

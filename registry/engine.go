@@ -1,0 +1,253 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/loadplane/loadplane/registry/egress"
+	"github.com/loadplane/loadplane/store"
+)
+
+// Facts are what an engine says of itself. A zero field is unknown. It is a
+// plain value and its slices must not be changed.
+type Facts struct {
+	// Family is the engine's kind, such as "sglang" or "vllm".
+	Family string
+	// Version is the engine's own, as it was sent.
+	Version string
+	// Models are the served models, sorted, without duplicates. They stand
+	// where discovery names none.
+	Models []string
+	// Role stands where discovery names none.
+	Role store.Role
+	// DPSize is the number of DP ranks.
+	DPSize int
+	// CapacityTokens is the KV cache capacity of a rank in tokens, for engines
+	// whose load page does not say it.
+	CapacityTokens int64
+	// MaxRunning is the most requests that a rank runs at once, for engines
+	// whose load page does not say it.
+	MaxRunning int64
+}
+
+// Target is what a prober or a dialer needs to know of a worker, as it is at
+// one moment. It is a plain value.
+type Target struct {
+	// ID, URL and Origin are the worker's; URL has no trailing slash.
+	ID, URL, Origin string
+	// Interval is the one at which reports are wanted.
+	Interval time.Duration
+	// Models are those that discovery names; nil for none.
+	Models []string
+	// MaxRunning is the most requests that a rank runs at once, as discovery
+	// says; 0 for unknown.
+	MaxRunning int64
+	// TokenFile and CAFile are the credentials in force; empty for none.
+	TokenFile, CAFile string
+	// Facts are what is known of the engine so far.
+	Facts Facts
+	// Using is the dialect in use. A probe then asks about those preferred to
+	// it alone, and for no facts; DialectUnspecified asks for all.
+	Using store.Dialect
+	// Behind is the page that was the last to time out when the engine was
+	// asked for all; the next search begins behind it. Empty for none.
+	Behind string
+	// Line is that of all requests to the engine but registrations, of which
+	// one is under way at a time; nil for none.
+	Line *egress.Line
+	// Patience bounds a question while load is read from the engine as well,
+	// which waits for it; 0 for no bound of its own.
+	Patience time.Duration
+}
+
+// Verdict says whether an engine offers a dialect.
+type Verdict uint8
+
+// The verdicts.
+const (
+	// VerdictUnknown: there was no definite answer; ask again.
+	VerdictUnknown Verdict = iota
+	// VerdictOffered: the dialect can be tried.
+	VerdictOffered
+	// VerdictAbsent: the engine does not have it, or refuses it.
+	VerdictAbsent
+)
+
+// String returns the word that people see.
+func (v Verdict) String() string { return [...]string{"unknown", "offered", "absent"}[v] }
+
+// Offer says whether an engine offers one dialect, and why that is known. It
+// is a plain value.
+type Offer struct {
+	Dialect store.Dialect
+	Verdict Verdict
+	// Reason is why the dialect is not offered; empty where it is.
+	Reason store.Reason
+	// Detail says what was asked and answered, for people.
+	Detail string
+}
+
+// Finding is what came of asking an engine. It is a plain value.
+type Finding struct {
+	// Facts are what the engine said of itself.
+	Facts Facts
+	// Complete says that there is nothing more to learn: every question about
+	// Facts had a definite answer.
+	Complete bool
+	// Offers are in the order of preference, one for each dialect that was
+	// asked about.
+	Offers []Offer
+	// Behind is what Target.Behind is to be for the next search.
+	Behind string
+}
+
+// Prober asks engines what they are and what they offer. It reads only, joins
+// Target.Line for each question, and its methods are safe for concurrent use.
+// Both return within the bound of one
+// call each for the few questions that they ask.
+type Prober interface {
+	// Facts asks what the engine is; the finding has no offers.
+	Facts(ctx context.Context, t Target) Finding
+	// Probe asks what the engine is and which dialects it offers; which of it,
+	// says Target.Using.
+	Probe(ctx context.Context, t Target) Finding
+}
+
+// Dialer speaks to engines in a dialect in which the plane dials them. It joins
+// Target.Line for each request, and is safe for concurrent use.
+type Dialer interface {
+	// Serve keeps the load of one worker coming until ctx ends, and then
+	// returns an empty reason. It bears all passing trouble itself. It returns
+	// a reason where the engine does not have the dialect (ReasonUnsupported),
+	// refuses it (ReasonAuth), where another process answers than before and
+	// was opened (ReasonInstanceChanged), or where the worker is spoken for by another
+	// stream (the reason of the refusal).
+	// After a definite answer the engine is left alone for a minute, or asked
+	// anew what it offers; after ReasonInstanceChanged it is served again at
+	// once. It is called once at a time for each worker, and for many workers
+	// at once.
+	Serve(ctx context.Context, e *Engine) store.Reason
+}
+
+// Engine is a worker as a dialer works with it. It is safe for concurrent use.
+type Engine struct {
+	w       *worker
+	dialect store.Dialect
+}
+
+// Way is the state of the way to an engine, for diagnostics. It is a plain
+// value.
+type Way struct {
+	State RegistrationState
+	// Reason and Err say what failed last; empty after a good call.
+	Reason store.Reason
+	Err    error
+	// Status is the HTTP status of the last call; 0 without an answer.
+	Status int
+	// Interval is the one in force; 0 leaves the shown one.
+	Interval time.Duration
+	// Detail says what is read, for people; empty for nothing new.
+	Detail string
+}
+
+// Target returns what is known of the worker now.
+func (e *Engine) Target() Target { return e.w.target() }
+
+func (w *worker) target() Target {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	opts := &w.reg.opts
+	patience := opts.StaleAfter / 2
+	if w.turn == store.DialectUnspecified || w.turn == store.DialectPush {
+		patience = 0
+	}
+	return Target{
+		Line: w.line, Behind: w.behind, Patience: patience,
+		ID: w.id, URL: w.url, Origin: w.origin, Interval: w.def.Interval,
+		Models: w.spec.Models, MaxRunning: w.spec.MaxRunning, Facts: w.facts,
+		TokenFile: cmp.Or(w.spec.TokenFile, opts.TokenFile), CAFile: cmp.Or(w.spec.CAFile, opts.CAFile),
+	}
+}
+
+// Changed signals that discovery may have changed the target in place. It is
+// for the dialer that serves the engine.
+func (e *Engine) Changed() <-chan struct{} { return e.w.changed }
+
+// Open makes a session of a dialer the stream that speaks for the worker and
+// leaves its first load in the store. source names the instance of the engine
+// process; peer is the address that was dialled. Nothing changes when it
+// returns a *Refusal, as it does while another dialect is in force.
+func (e *Engine) Open(source string, peer netip.AddrPort, first *store.Load) (*Binding, error) {
+	c := bid{Claim: Claim{Addr: e.w.url, Source: source, Peer: peer}, origin: e.w.origin, dialect: e.dialect}
+	r := e.w.reg
+	r.mu.RLock()
+	b, why := e.w.open(c, first)
+	r.mu.RUnlock()
+	return r.bound(b, e.w, why, &c.Claim)
+}
+
+// open admits a dialer's bid. The caller holds r.mu for reading.
+func (w *worker) open(c bid, first *store.Load) (*Binding, *Refusal) {
+	if w.reg.draining {
+		return nil, shuttingDown()
+	}
+	if now := w.reg.workers[w.id]; now != w {
+		return nil, gone(now != nil)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.turn != c.dialect {
+		return nil, superseded()
+	}
+	return w.take(c, first)
+}
+
+// Refuse counts and logs a report of the worker that was refused before it
+// reached the store.
+func (e *Engine) Refuse(why *Refusal) { e.w.reg.refuse(e.w, why) }
+
+// Show tells operators how the way to the engine is. It is cheap where nothing
+// changed. It does nothing once another dialect is in force.
+func (e *Engine) Show(way Way) {
+	w := e.w
+	w.mu.Lock()
+	mine := w.turn == e.dialect
+	if way.Interval == 0 {
+		way.Interval = w.shown.Interval
+	}
+	if mine {
+		w.dialled(way.Detail)
+	}
+	w.mu.Unlock()
+	if mine {
+		w.show(way)
+		w.note(way)
+	}
+}
+
+// dialled notes that a dialer shows something, and what it says that it reads.
+// The caller holds w.mu.
+func (w *worker) dialled(detail string) {
+	if w.firstShown.IsZero() {
+		w.firstShown = time.Now()
+	}
+	if detail != "" && detail != w.detail {
+		w.detail = detail
+		poke(w.detailed)
+	}
+}
+
+// forgetShown begins anew with what dialers show.
+func (w *worker) forgetShown() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.firstShown, w.detail = time.Time{}, ""
+	for _, signal := range []chan struct{}{w.back, w.detailed} {
+		select {
+		case <-signal:
+		default:
+		}
+	}
+}
