@@ -1,0 +1,239 @@
+package poll
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/loadplane/loadplane/ingest"
+	"github.com/loadplane/loadplane/ingest/poll/fields"
+	"github.com/loadplane/loadplane/ingest/poll/pace"
+	"github.com/loadplane/loadplane/ingest/poll/sample"
+	"github.com/loadplane/loadplane/ingest/poll/survey"
+	"github.com/loadplane/loadplane/registry"
+	"github.com/loadplane/loadplane/registry/egress"
+	"github.com/loadplane/loadplane/store"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+)
+
+// DefaultTimeout bounds a request.
+const DefaultTimeout = 2 * time.Second
+
+// Options configure a Poller.
+type Options struct {
+	// Clock is the store's clock. Required.
+	Clock *store.Clock
+	// Timeout bounds each request; 0 for DefaultTimeout.
+	Timeout time.Duration
+	// StaleAfter is the age at which a report stops being fresh. The interval
+	// of a slow engine that answers is stretched to half of it at most.
+	// Required.
+	StaleAfter time.Duration
+	// MaxRanks bounds the ranks of a report; 0 for ingest.DefaultMaxRanks, at
+	// most ingest.HardMaxRanks.
+	MaxRanks int
+	// Dial connects to engines; nil for a plain dialer.
+	Dial egress.Dial
+	// Registerer takes the metrics; nil registers none.
+	Registerer prometheus.Registerer
+	// Logger is nil for the default one.
+	Logger *slog.Logger
+}
+
+func (o *Options) complete() error {
+	switch {
+	case o.Clock == nil:
+		return errors.New("poll: Clock is missing")
+	case o.Timeout < 0:
+		return fmt.Errorf("poll: Timeout %s is negative", o.Timeout)
+	case o.StaleAfter <= 0:
+		return fmt.Errorf("poll: StaleAfter %s is not positive", o.StaleAfter)
+	case o.MaxRanks < 0 || o.MaxRanks > ingest.HardMaxRanks:
+		return fmt.Errorf("poll: MaxRanks %d is not within 0 to %d", o.MaxRanks, ingest.HardMaxRanks)
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return nil
+}
+
+// Poller polls engines. It implements registry.Dialer and is safe for
+// concurrent use.
+type Poller struct {
+	opts    Options
+	metrics *metrics
+	kept    shelf
+	// buffers are those of pages, between two polls of anybody.
+	buffers sync.Pool
+	// panicked bounds the lines about panics.
+	panicked rate.Sometimes
+}
+
+// New checks the options. It starts nothing.
+func New(opts Options) (*Poller, error) {
+	if err := opts.complete(); err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(opts.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("poll: %w", err)
+	}
+	return &Poller{opts: opts, metrics: m, panicked: rate.Sometimes{Interval: time.Minute}}, nil
+}
+
+// Serve polls an engine until ctx ends, in the calling goroutine only. It
+// returns registry.ReasonUnsupported where no page of the engine can be read,
+// for certain, registry.ReasonAuth where it refuses, twice in a row if it was
+// read before, and registry.ReasonInstanceChanged once the first report of
+// another process was delivered. What is known of the engine is kept for the
+// next call, for three minutes. It returns the reason of a refusal where another stream speaks for the worker.
+func (p *Poller) Serve(ctx context.Context, e *registry.Engine) store.Reason {
+	l := p.begin(e)
+	p.metrics.engines.Inc()
+	defer l.end()
+	for l.wait(ctx) {
+		if reason := l.step(ctx); reason != "" {
+			return reason
+		}
+	}
+	return l.lost()
+}
+
+// buffer takes a buffer for a page; nil where there is none yet.
+func (p *Poller) buffer() []byte {
+	b, _ := p.buffers.Get().(*[]byte)
+	if b == nil {
+		return nil
+	}
+	return *b
+}
+
+// maxKeptBuffer is the size of the largest buffer that is used again.
+const maxKeptBuffer = 1 << 20
+
+// recycle gives a buffer back.
+func (p *Poller) recycle(b []byte) {
+	if cap(b) > 0 && cap(b) <= maxKeptBuffer {
+		p.buffers.Put(&b)
+	}
+}
+
+// memory is what a poller knows of an engine across calls of Serve. It is for
+// one goroutine.
+type memory struct {
+	// known is the endpoint that was read last; chosen says that it is still
+	// the one to read.
+	known  survey.Choice
+	chosen bool
+	// detail says of the page for people what it is.
+	detail string
+	// open are the pages that may be better, asking is when to ask for them,
+	// and behind the page that timed out last.
+	open   []string
+	asking time.Time
+	behind string
+	// source is the instance of the engine process, sequence that of its last
+	// report and process when it started, Unix seconds, 0 for unknown.
+	source   string
+	sequence uint64
+	process  float64
+	// kind is what the engine was when it was read last, and renewed when the
+	// instance began.
+	kind    kind
+	renewed time.Time
+	// replaced says that another process may be behind the address since the
+	// last reading. unreached is since when no connection came about, zero
+	// while they do; peer is whose page was read last, and moved when that was
+	// last another's.
+	replaced         bool
+	unreached, moved time.Time
+	peer             netip.Addr
+	// fields are watched on the pages of the instance.
+	fields fields.Watch
+	// auths counts the answers in a row that want a credential.
+	auths int
+	// healthy says that the instance's health page does not say no.
+	healthy bool
+	// told is when a caller was last told of another instance.
+	told time.Time
+	// due is when the next poll is, zero for not begun, at the wanted interval.
+	due    time.Time
+	wanted time.Duration
+	pace   pace.Pace
+	// lines bounds the log lines about the worker, losses those about fields
+	// that vanished.
+	lines, losses *rate.Limiter
+}
+
+// kind is what an engine is: the family of its page, and what it says of
+// itself; empty for unknown.
+type kind struct {
+	page            sample.Family
+	engine, version string
+}
+
+// renew begins another instance of the engine process.
+func (m *memory) renew(process float64) {
+	m.source, m.sequence, m.process, m.healthy = "poll-"+rand.Text(), 0, process, false
+	m.fields, m.renewed = fields.Watch{}, time.Now()
+}
+
+// Bounds of a shelf.
+const (
+	keepFor   = 3 * time.Minute
+	sweepEach = 10 * time.Second
+)
+
+// shelf keeps memories between two calls of Serve, for a while: an engine that
+// refuses is left alone for a minute, and one that is slow may need several
+// trials. The zero shelf is ready; it is safe for concurrent use.
+type shelf struct {
+	mu    sync.Mutex
+	kept  map[string]kept
+	swept time.Time
+}
+
+type kept struct {
+	memory *memory
+	since  time.Time
+}
+
+// take returns what was kept under a name, nil for nothing.
+func (s *shelf) take(name string) *memory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := s.kept[name]
+	delete(s.kept, name)
+	if time.Since(k.since) > keepFor {
+		return nil
+	}
+	return k.memory
+}
+
+// put keeps a memory under a name.
+func (s *shelf) put(name string, m *memory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if s.kept == nil {
+		s.kept = make(map[string]kept)
+	}
+	if now.Sub(s.swept) > sweepEach {
+		s.swept = now
+		for old, k := range s.kept {
+			if now.Sub(k.since) > keepFor {
+				delete(s.kept, old)
+			}
+		}
+	}
+	s.kept[name] = kept{m, now}
+}
