@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// probe is a component that records when it stops.
-func probe(name string, order *[]string) component {
+// part is a component that records when it stops.
+func part(name string, order *[]string) component {
 	return component{name: name, run: func(ctx context.Context) error {
 		<-ctx.Done()
 		*order = append(*order, name)
@@ -29,7 +29,7 @@ func TestLifecycleStopsLastInFirstOut(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var order []string
 		time.AfterFunc(time.Hour, cancel)
-		err := testLifecycle().run(ctx, []component{probe("a", &order), probe("b", &order), probe("c", &order)},
+		err := testLifecycle().run(ctx, []component{part("a", &order), part("b", &order), part("c", &order)},
 			func() { order = append(order, "before") })
 		if want := []string{"before", "c", "b", "a"}; err != nil || !slices.Equal(order, want) {
 			t.Errorf("order %v, want %v, error %v", order, want, err)
@@ -51,7 +51,7 @@ func TestLifecycleFirstFailureStopsAll(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var order []string
-				err := testLifecycle().run(t.Context(), []component{probe("a", &order), {name: "bad", run: test.run}, probe("c", &order)}, func() {})
+				err := testLifecycle().run(t.Context(), []component{part("a", &order), {name: "bad", run: test.run}, part("c", &order)}, func() {})
 				if !errors.Is(err, test.want) || !strings.Contains(err.Error(), "bad: ") {
 					t.Errorf("error %v", err)
 				}
@@ -92,7 +92,7 @@ func TestLifecycleCutsWhatDoesNotDrain(t *testing.T) {
 			kill: func() error { killed = time.Since(begin); close(cut); return nil },
 		}
 		cancel()
-		err := testLifecycle().run(ctx, []component{probe("a", &order), slow}, func() {})
+		err := testLifecycle().run(ctx, []component{part("a", &order), slow}, func() {})
 		if err != nil || !slices.Equal(order, []string{"a"}) {
 			t.Errorf("order %v, error %v", order, err)
 		}
@@ -112,7 +112,7 @@ func TestLifecycleForgivesALateEnd(t *testing.T) {
 			<-time.After(10*time.Second + 500*time.Millisecond)
 			return nil
 		}}
-		if err := testLifecycle().run(ctx, []component{probe("a", &order), late}, func() {}); err != nil {
+		if err := testLifecycle().run(ctx, []component{part("a", &order), late}, func() {}); err != nil {
 			t.Error(err)
 		}
 	})

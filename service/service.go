@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/loadplane/loadplane/api"
 	"github.com/loadplane/loadplane/ingest"
+	"github.com/loadplane/loadplane/ingest/poll"
+	"github.com/loadplane/loadplane/ingest/probe"
 	"github.com/loadplane/loadplane/ingest/push"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/service/access"
@@ -34,6 +37,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Version is the program's own, shown to people; may be empty.
 	Version string
+	// Epoch is the epoch of this start, Unix milliseconds; 0 reads the wall
+	// clock. A test sets the clock back by it.
+	Epoch uint64
 }
 
 // Service is a plane with bound listeners. Run is called once; the other
@@ -112,10 +118,10 @@ func (p *parts) wireAccess(Options) (err error) {
 	return nil
 }
 
-func (p *parts) wireStore(Options) (err error) {
+func (p *parts) wireStore(opts Options) (err error) {
 	p.store, err = store.New(store.Options{
 		Lineage:        randomName(),
-		Epoch:          uint64(time.Now().UnixMilli()),
+		Epoch:          cmp.Or(opts.Epoch, uint64(time.Now().UnixMilli())),
 		Clock:          p.clock,
 		StaleAfter:     p.cfg.StaleAfter,
 		Settle:         p.cfg.Settle,
@@ -129,7 +135,19 @@ func (p *parts) wireStore(Options) (err error) {
 
 func (p *parts) wireRegistry(Options) error {
 	address, _ := netip.ParseAddr(p.cfg.ReportAddress) // Empty: the zero Addr.
-	var err error
+	poller, err := poll.New(poll.Options{
+		Clock: p.clock, Timeout: p.cfg.PollTimeout, StaleAfter: p.cfg.StaleAfter, MaxRanks: p.cfg.MaxRanks,
+		Registerer: p.gatherer, Logger: p.logger,
+	})
+	if err != nil {
+		return err
+	}
+	prober, err := probe.New(probe.Options{
+		Clock: p.clock, Timeout: p.cfg.PollTimeout, Registerer: p.gatherer, Logger: p.logger,
+	})
+	if err != nil {
+		return err
+	}
 	p.registry, err = registry.New(registry.Options{
 		Store:          p.store,
 		Workers:        p.cfg.Worker,
@@ -144,6 +162,8 @@ func (p *parts) wireRegistry(Options) error {
 		TokenFile:      p.cfg.EngineTokenFile,
 		CAFile:         p.cfg.EngineCA,
 		MaxWorkers:     p.cfg.MaxWorkers,
+		Dialers:        map[store.Dialect]registry.Dialer{store.DialectPoll: poller},
+		Prober:         prober,
 		Registerer:     p.gatherer,
 		Logger:         p.logger,
 	})

@@ -77,6 +77,8 @@ var edges = []edge{
 	{"ingest/probe", "registry", "answers the registry's questions"},
 	{"ingest/probe", "registry/egress", "asks engines"},
 	{"ingest/probe", "store", "dialects and words are the store's"},
+	{"service", "ingest/poll", "composition"},
+	{"service", "ingest/probe", "composition"},
 	{"sim", "sim/face", "each engine shows the pages of its kind"},
 	{"sim", "sim/face/page", "answers like the engine's own server"},
 	{"sim/face", "sim/face/page", "writes the formats of the pages"},

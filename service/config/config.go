@@ -38,6 +38,9 @@ type Config struct {
 	// RegistrationTimeout bounds one registration call, 100ms to 30s. Default
 	// 2s.
 	RegistrationTimeout time.Duration `koanf:"registration_timeout"`
+	// PollTimeout bounds one request to an engine that is read over HTTP, 100ms
+	// to 30s. Default 2s.
+	PollTimeout time.Duration `koanf:"poll_timeout"`
 	// Settle is how long a commit waits for more input, 1ms to 1s. Default
 	// 10ms.
 	Settle time.Duration `koanf:"settle"`
@@ -133,6 +136,7 @@ func Default() Config {
 		StaleAfter:               3 * time.Second,
 		Lease:                    15 * time.Second,
 		RegistrationTimeout:      2 * time.Second,
+		PollTimeout:              2 * time.Second,
 		Settle:                   10 * time.Millisecond,
 		Heartbeat:                time.Second,
 		WriteTimeout:             5 * time.Second,

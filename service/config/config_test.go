@@ -227,6 +227,7 @@ func TestValidate(t *testing.T) {
 		{"lease of 4 intervals", func(c *Config) { c.Lease = 4 * time.Second }, ""},
 		{"lease below 4 intervals", func(c *Config) { c.Lease = 4*time.Second - 1 }, "lease: 3.999999999s is not in 4s to 1h0m0s"},
 		{"lease too long", func(c *Config) { c.Lease = time.Hour + 1 }, "lease"},
+		{"poll too short", func(c *Config) { c.PollTimeout = 99 * time.Millisecond }, "poll_timeout"},
 		{"registration too short", func(c *Config) { c.RegistrationTimeout = 99 * time.Millisecond }, "registration_timeout"},
 		{"settle of 1ms", func(c *Config) { c.Settle = time.Millisecond }, ""},
 		{"settle of 1s", func(c *Config) { c.Settle = time.Second }, ""},

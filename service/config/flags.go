@@ -43,6 +43,7 @@ func timeFlags(fs *pflag.FlagSet) {
 	fs.Duration("stale-after", d.StaleAfter, "age at which a report stops being fresh, at least 3 report intervals")
 	fs.Duration("lease", d.Lease, "how long an engine reports without a renewal, at least 4 report intervals")
 	fs.Duration("registration-timeout", d.RegistrationTimeout, "bound of one registration call, 100ms to 30s")
+	fs.Duration("poll-timeout", d.PollTimeout, "bound of one request to an engine that is read over HTTP, 100ms to 30s")
 	fs.Duration("settle", d.Settle, "how long a commit waits for more input, 1ms to 1s")
 	fs.Duration("heartbeat", d.Heartbeat, "longest silence on a watch, 100ms to 1m; at most a third of --stale-after is used")
 	fs.Duration("write-timeout", d.WriteTimeout, "bound of one send to a watcher, 100ms to 1m")

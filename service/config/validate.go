@@ -106,6 +106,7 @@ func (p *problems) times(c *Config) {
 	p.duration("stale_after", c.StaleAfter, 3*c.ReportInterval, 10*time.Minute)
 	p.duration("lease", c.Lease, 4*c.ReportInterval, time.Hour)
 	p.duration("registration_timeout", c.RegistrationTimeout, 100*time.Millisecond, 30*time.Second)
+	p.duration("poll_timeout", c.PollTimeout, 100*time.Millisecond, 30*time.Second)
 	p.duration("settle", c.Settle, time.Millisecond, time.Second)
 	p.duration("heartbeat", c.Heartbeat, 100*time.Millisecond, time.Minute)
 	p.duration("write_timeout", c.WriteTimeout, 100*time.Millisecond, time.Minute)
