@@ -48,6 +48,19 @@ func TestExitCodes(t *testing.T) {
 		{"demo --fault=explode", exitUsage, "explode"},
 		{"sim --fault=restart:engine=x", exitUsage, "--fault"},
 		{"sim --listen=192.0.2.1", exitUsage, "cannot listen"},
+		{"sim --kinds=vllm,abacus", exitUsage, `--kinds: sim: unknown kind "abacus"; known are sglang, sglang-poll, vllm,`},
+		{"demo --kinds=VLLM", exitUsage, `unknown kind "VLLM"`},
+		{"probe", exitUsage, "accepts 1 arg(s), received 0"},
+		{"probe http://a:1 http://b:1", exitUsage, "accepts 1 arg(s), received 2"},
+		{"probe ftp://a:1", exitUsage, "url"},
+		{"probe http://a:1,dialect=push", exitUsage, `"http://a:1,dialect=push" is not http://HOST:PORT`},
+		{"probe http://u:" + canary + "@h:1,x", exitUsage, "http://REDACTED@h:1,x"},
+		{"probe http://u:" + canary + "@h:1", exitUsage, "user information is not allowed"},
+		{"probe http://a:1 -o yaml", exitUsage, `"yaml" is not one of table, json`},
+		{"probe http://a:1 --timeout=0s", exitUsage, "--timeout: want more than 0"},
+		{"probe http://a:1 --token-file=/does/not/exist", exitUsage, "--token-file"},
+		{"probe http://a:1 --ca=" + token, exitUsage, "--ca: "},
+		{"probe http://127.0.0.1:1", exitFailure, "no dialect can be used with http://127.0.0.1:1: push: unknown"},
 		{"workers", exitUsage, "list"},
 		{"workers bogus", exitUsage, "bogus"},
 		{"snapshot -o xml", exitUsage, `"xml" is not one of table, wide, json, yaml`},
@@ -155,11 +168,14 @@ func TestSimWritesAWorkersFile(t *testing.T) {
 }
 
 func TestSimPrintsTheWorkers(t *testing.T) {
-	sim := start(t, nil, "sim", "--engines=1")
+	sim := start(t, nil, "sim", "--engines=2", "--kinds=sglang-poll,tgi")
 	text := sim.out.await(soon(t), t, func(s string) bool { return strings.HasSuffix(s, "\n") })
 	var list struct{ Workers []map[string]string }
-	if err := yaml.Unmarshal([]byte(text), &list); err != nil || len(list.Workers) != 1 {
-		t.Errorf("error %v:\n%s", err, text)
+	if err := yaml.Unmarshal([]byte(text), &list); err != nil || len(list.Workers) != 2 {
+		t.Fatalf("error %v:\n%s", err, text)
+	}
+	if _, named := list.Workers[1]["role"]; named || list.Workers[0]["role"] != "plain" || list.Workers[1]["model"] != "sim-model" {
+		t.Errorf("workers %v", list.Workers)
 	}
 }
 

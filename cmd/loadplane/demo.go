@@ -59,7 +59,7 @@ func (a *app) demo(ctx context.Context, cfg config.Config, opts sim.Options) err
 		discard(fleet)
 		return err
 	}
-	fmt.Fprint(a.out, demoText(s, cfg, opts))
+	fmt.Fprint(a.out, demoText(s, cfg, fleetText(opts, fleet.Workers())))
 	return runBoth(ctx, s, fleet, logger)
 }
 
@@ -77,8 +77,23 @@ func runBoth(ctx context.Context, s *service.Service, fleet *sim.Fleet, logger *
 	return err
 }
 
+// fleetText says how many engines of which kind there are.
+func fleetText(opts sim.Options, workers []sim.WorkerInfo) string {
+	count := map[sim.Kind]int{}
+	for _, w := range workers {
+		count[w.Kind]++
+	}
+	var parts []string
+	for _, k := range sim.Kinds() {
+		if count[k] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", count[k], k))
+		}
+	}
+	return fmt.Sprintf("%d engines x %d ranks\n\n", opts.Engines, opts.Ranks) + remote.Wrap("  kinds    ", strings.Join(parts, ", "))
+}
+
 // demoText says what to open and what to paste.
-func demoText(s *service.Service, cfg config.Config, opts sim.Options) string {
+func demoText(s *service.Service, cfg config.Config, fleet string) string {
 	api, _, ops := s.Addrs()
 	apiURL, opsURL := listenerURL(s, config.API, api.String()), listenerURL(s, config.Ops, ops.String())
 	curl, flags := "curl -s", ""
@@ -94,7 +109,7 @@ func demoText(s *service.Service, cfg config.Config, opts sim.Options) string {
 		flags = " --server " + apiURL + flags
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "loadplane demo: %d engines x %d ranks\n\n", opts.Engines, opts.Ranks)
+	fmt.Fprintf(&b, "loadplane demo: %s", fleet)
 	fmt.Fprintf(&b, "  API      %s/\n", apiURL)
 	fmt.Fprintf(&b, "  ops      %s/metrics\n\n", opsURL)
 	fmt.Fprintf(&b, "Paste one of these into another terminal:\n\n")

@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/loadplane/loadplane/sim"
+	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -27,7 +30,7 @@ func TestDemoAndItsClients(t *testing.T) {
 		text := demo.out.String()
 		requireWidth(t, text)
 		for _, want := range []string{
-			"3 engines x 2 ranks", "curl -s " + api + "/v1/load_monitor/snapshot", "curl -s -N " + api + "/v1/load_monitor/watch",
+			"loadplane demo: 3 engines x 2 ranks\n\n  kinds    3 sglang\n  API", "curl -s " + api + "/v1/load_monitor/snapshot", "curl -s -N " + api + "/v1/load_monitor/watch",
 			"curl -s " + ops + "/metrics", "curl -s " + ops + "/readyz", "bin/loadplane watch --server " + api,
 		} {
 			if !strings.Contains(text, want) {
@@ -79,12 +82,12 @@ func TestDemoAndItsClients(t *testing.T) {
 	})
 	t.Run("workers", func(t *testing.T) {
 		code, out, err := run(t, "workers", "list", "--server="+api)
-		if code != exitOK || strings.Count(out, "registered") != 3 || strings.Count(out, "flag") != 3 {
+		if code != exitOK || strings.Count(out, " push ") != 3 || strings.Count(out, " sglang 0.5.18 ") != 3 {
 			t.Errorf("exit %d: %s\n%s", code, err, out)
 		}
 		requireWidth(t, out)
 		_, out, _ = run(t, "workers", "list", "--server="+api, "-o", "wide")
-		if !strings.Contains(out, "PEER") || strings.Count(out, " 200 ") != 3 {
+		if !strings.Contains(out, "PEER") || strings.Count(out, " 200 ") != 3 || strings.Count(out, " registered ") != 3 || strings.Count(out, " flag ") != 3 {
 			t.Errorf("wide:\n%s", out)
 		}
 	})
@@ -146,6 +149,123 @@ func requireWorkers(t *testing.T, unmarshal func([]byte, any) error, out string)
 			t.Errorf("a worker is %v", w["freshness"])
 		}
 	}
+}
+
+func TestFleetText(t *testing.T) {
+	for _, tt := range []struct{ args, want string }{
+		{"--engines=8", "8 engines x 4 ranks\n\n  kinds    8 sglang\n"},
+		{"--engines=8 --mixed", "8 engines x 4 ranks\n\n  kinds    3 sglang, 1 sglang-poll, 1 vllm, 1 tgi, 1 llamacpp, 1 trtllm\n"},
+		{"--engines=18 --mixed --ranks=1", "18 engines x 1 ranks\n\n  kinds    6 sglang, 2 sglang-poll, 2 vllm, 2 tgi, 2 llamacpp, 2 trtllm, 2\n           triton\n"},
+		{"--engines=3 --kinds=vllm,tgi", "3 engines x 4 ranks\n\n  kinds    2 vllm, 1 tgi\n"},
+	} {
+		var f fleetFlags
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		f.register(fs)
+		if err := fs.Parse(strings.Fields(tt.args)); err != nil {
+			t.Fatal(err)
+		}
+		opts, err := f.options()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fleet, err := sim.New(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fleetText(opts, fleet.Workers()); got != tt.want {
+			t.Errorf("%s gives %q, want %q", tt.args, got, tt.want)
+		}
+		discard(fleet)
+	}
+}
+
+// TestDemoOfAllKinds expects every kind in one view, each in its dialect.
+func TestDemoOfAllKinds(t *testing.T) {
+	_, api, _ := startDemo(t, "--engines=9", "--ranks=2", "--mixed", "--report-interval=500ms")
+	awaitFresh(t, api, 9)
+	got := listedKinds(t, api)
+	for _, kind := range []string{
+		"sglang 0.5.18 push", "sglang 0.5.18 push", "sglang 0.5.18 push", "sglang 0.5.15 poll", "vllm 0.26.0 poll", "tgi 3.3.6 poll",
+		"llama.cpp b8681-sim poll", "tensorrt-llm 1.3.0 poll",
+	} {
+		i := slices.Index(got, kind)
+		if i < 0 {
+			t.Fatalf("%s is not listed in %q", kind, got)
+		}
+		got = slices.Delete(got, i, i+1)
+	}
+	if len(got) != 1 || !strings.HasSuffix(got[0], " poll") {
+		t.Errorf("the last one, Triton, is %q", got)
+	}
+	code, out, _ := run(t, "snapshot", "--server="+api)
+	if code != exitOK || strings.Count(out, " prefill ") != 1 || strings.Count(out, " decode ") != 1 || !regexp.MustCompile(` 1 +\d+ +\d+ +- +\d`).MatchString(out) {
+		t.Errorf("exit %d, or no unknown use of a KV cache:\n%s", code, out)
+	}
+	requireWidth(t, out)
+	code, out, _ = run(t, "workers", "list", "--server="+api)
+	if code != exitOK || strings.Count(out, " push ") != 3 || strings.Count(out, " poll ") != 6 {
+		t.Errorf("exit %d:\n%s", code, out)
+	}
+	requireWidth(t, out)
+}
+
+// listedKinds returns engine, version and dialect of each worker.
+func listedKinds(t *testing.T, api string) (kinds []string) {
+	t.Helper()
+	code, out, err := run(t, "workers", "list", "--server="+api, "-o", "json")
+	var list struct {
+		Workers []struct {
+			Engine, EngineVersion, DialectWhy string
+			Worker                            struct{ Dialect string }
+		}
+	}
+	if bad := json.Unmarshal([]byte(out), &list); bad != nil || code != exitOK || len(list.Workers) != 9 {
+		t.Fatalf("exit %d: %s: %v\n%s", code, err, bad, out)
+	}
+	for _, w := range list.Workers {
+		kinds = append(kinds, w.Engine+" "+w.EngineVersion+" "+strings.ToLower(strings.TrimPrefix(w.Worker.Dialect, "DIALECT_")))
+		if w.DialectWhy == "" {
+			t.Errorf("%s: it is not said why", kinds[len(kinds)-1])
+		}
+	}
+	return kinds
+}
+
+// TestDemoSurvivesARestartOfAllKinds watches until each engine whose pages or
+// reports tell its lives apart is fresh in a later one than its first.
+func TestDemoSurvivesARestartOfAllKinds(t *testing.T) {
+	_, api, _ := startDemo(t, "--engines=5", "--ranks=2", "--kinds=sglang,vllm,tgi,llamacpp,trtllm", "--report-interval=200ms", "--fault=restart:after=3s,every=5s")
+	w := start(t, nil, "watch", "--server="+api, "-o", "json")
+	w.out.await(soon(t), t, func(text string) bool { return reborn(t, text) == 5 })
+}
+
+// reborn counts the workers that are fresh in a later life than their first.
+func reborn(t *testing.T, text string) (n int) {
+	t.Helper()
+	type worker struct{ WorkerID, SourceInstanceID, Freshness string }
+	lives := map[string][]string{}
+	fresh := map[string]bool{}
+	for line := range strings.Lines(text) {
+		var m struct{ Full, Delta struct{ Workers []worker } }
+		if !strings.HasSuffix(line, "\n") {
+			break
+		}
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatal(err, line)
+		}
+		for _, w := range append(m.Full.Workers, m.Delta.Workers...) {
+			if w.SourceInstanceID != "" && !slices.Contains(lives[w.WorkerID], w.SourceInstanceID) {
+				lives[w.WorkerID] = append(lives[w.WorkerID], w.SourceInstanceID)
+			}
+			fresh[w.WorkerID] = w.Freshness == "FRESHNESS_FRESH"
+		}
+	}
+	for id := range lives {
+		if fresh[id] && len(lives[id]) > 1 {
+			n++
+		}
+	}
+	return n
 }
 
 func TestDemoWithAToken(t *testing.T) {

@@ -76,7 +76,7 @@ func (a *app) root() *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
 		a.serveCommand(), a.demoCommand(), a.simCommand(),
-		a.snapshotCommand(), a.watchCommand(), a.workersCommand(),
+		a.snapshotCommand(), a.watchCommand(), a.workersCommand(), a.pickCommand(), a.probeCommand(),
 		a.checkConfigCommand(), a.versionCommand(),
 	)
 	return root

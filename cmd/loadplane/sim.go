@@ -16,7 +16,8 @@ import (
 // fleetFlags describe a fleet of simulated engines.
 type fleetFlags struct {
 	engines, ranks int
-	mixed          bool
+	kinds          []string
+	mixed, idle    bool
 	seed           uint64
 	faults         []string
 }
@@ -24,7 +25,10 @@ type fleetFlags struct {
 func (f *fleetFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&f.engines, "engines", 8, "simulated engines, 1 to 10000")
 	fs.IntVar(&f.ranks, "ranks", 4, "DP ranks of an engine, 1 to 4096")
-	fs.BoolVar(&f.mixed, "mixed", false, "prefill and decode engines beside plain ones")
+	fs.StringSliceVar(&f.kinds, "kinds", nil,
+		"kinds of engines, given in turn: sglang, sglang-poll, vllm, tgi, llamacpp, trtllm, triton; default: sglang, or all with --mixed")
+	fs.BoolVar(&f.mixed, "mixed", false, "prefill and decode engines beside plain ones, and engines of all kinds")
+	fs.BoolVar(&f.idle, "idle-load", false, "make up no load: only requests that are sent to the engines count")
 	fs.Uint64Var(&f.seed, "seed", 1, "makes the load repeatable")
 	fs.StringArrayVar(&f.faults, "fault", nil,
 		"what goes wrong, as KIND[:engine=N,after=10s,for=5s,every=1m]; repeatable. Kinds: restart, freeze, silent, fail, zero_capacity, nan, slow, down, idle")
@@ -33,10 +37,15 @@ func (f *fleetFlags) register(fs *pflag.FlagSet) {
 // options returns the options of a fleet. A count of 0 stands for a default
 // there, which is not what somebody who writes 0 asks for.
 func (f *fleetFlags) options() (sim.Options, error) {
-	o := sim.Options{Engines: f.engines, Ranks: f.ranks, Mixed: f.mixed, Seed: f.seed}
+	o := sim.Options{Engines: f.engines, Ranks: f.ranks, Mixed: f.mixed, NoTraffic: f.idle, Seed: f.seed}
 	if f.engines < 1 || f.ranks < 1 {
 		return o, usagef("--engines and --ranks are at least 1")
 	}
+	kinds, err := sim.ParseKinds(f.kinds)
+	if err != nil {
+		return o, usageError{fmt.Errorf("--kinds: %w", err)}
+	}
+	o.Kinds = kinds
 	for _, text := range f.faults {
 		fault, err := sim.ParseFault(text)
 		if err != nil {
@@ -62,9 +71,9 @@ func (a *app) simCommand() *cobra.Command {
 		Use:   "sim",
 		Short: "Run a fleet of simulated engines",
 		Long: `Run a fleet of simulated engines until SIGINT or SIGTERM. They answer over
-real HTTP and report over real gRPC, as engines that push do. The worker list
-goes to standard output, or to the file that --write-workers names, in the
-form that serve --workers-file reads.`,
+real HTTP, with the pages of their kind, and those that push report over real
+gRPC. The worker list goes to standard output, or to the file that
+--write-workers names, in the form that serve --workers-file reads.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.sim(cmd.Context(), f) },
 	}
@@ -135,7 +144,7 @@ func workersYAML(workers []sim.WorkerInfo) ([]byte, error) {
 		Workers []listedWorker `yaml:"workers"`
 	}{}
 	for _, w := range workers {
-		list.Workers = append(list.Workers, listedWorker{w.URL, string(w.Role), w.Model, w.Zone})
+		list.Workers = append(list.Workers, listedWorker{w.URL, w.NamedRole(), w.Model, w.Zone})
 	}
 	var b strings.Builder
 	enc := yaml.NewEncoder(&b)

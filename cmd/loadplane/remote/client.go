@@ -62,7 +62,10 @@ type Client struct {
 	flags     Flags
 	snapshots loadplanev1connect.SnapshotServiceClient
 	workers   loadplanev1connect.WorkerServiceClient
-	close     func()
+	// http and base are for what has no service.
+	http  *http.Client
+	base  string
+	close func()
 }
 
 // Connect checks the flags, reads the files they name and returns a client.
@@ -100,6 +103,8 @@ func (f Flags) Connect() (*Client, error) {
 		flags:     f,
 		snapshots: loadplanev1connect.NewSnapshotServiceClient(hc, base, limit),
 		workers:   loadplanev1connect.NewWorkerServiceClient(hc, base, limit),
+		http:      hc,
+		base:      base,
 		close:     transport.CloseIdleConnections,
 	}, nil
 }

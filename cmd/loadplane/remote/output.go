@@ -111,20 +111,25 @@ func percent(v *float64) string {
 	return fmt.Sprintf("%.0f%%", *v*100)
 }
 
-// short shows a count in at most five characters.
+// short shows a count, or a dash where it is unknown.
 func short(v *int64) string {
 	if v == nil {
 		return "-"
 	}
-	n, units := float64(*v), []string{"", "k", "M", "G", "T", "P"}
+	return Short(*v)
+}
+
+// Short shows a count from 0 in at most five characters.
+func Short(v int64) string {
+	n, units := float64(v), []string{"", "k", "M", "G", "T", "P"}
 	for n >= 9999.5 && len(units) > 1 {
 		n, units = n/1000, units[1:]
 	}
 	return fmt.Sprintf("%.0f%s", n, units[0])
 }
 
-// age shows milliseconds in at most six characters.
-func age(ms uint64) string {
+// Age shows milliseconds in at most six characters.
+func Age(ms uint64) string {
 	switch {
 	case ms < 10_000:
 		return fmt.Sprintf("%dms", ms)

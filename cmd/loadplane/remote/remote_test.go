@@ -36,7 +36,7 @@ func extreme() *pb.WatchSnapshotsResponse {
 func TestSnapshotTableIsNarrow(t *testing.T) {
 	var b bytes.Buffer
 	columns, rows := snapshotTable(extreme(), false)
-	if err := writeTable(&b, columns, rows); err != nil {
+	if err := WriteTable(&b, columns, rows); err != nil {
 		t.Fatal(err)
 	}
 	requireWidth(t, b.String())
@@ -52,20 +52,83 @@ func TestSnapshotTableIsNarrow(t *testing.T) {
 	}
 }
 
+// fleet is a list of the widest values, a worker with hardly any, and one that
+// is polled.
+func fleet() *pb.ListWorkersResponse {
+	evil := "evil\x1b[31m\n\u202e"
+	return &pb.ListWorkersResponse{Workers: []*pb.WorkerInfo{
+		{
+			Worker:       &pb.Worker{WorkerId: strings.Repeat("x", 300), Freshness: pb.Freshness_FRESHNESS_UNREACHABLE, FreshnessReason: strings.Repeat("r", 40), Dialect: pb.Dialect_DIALECT_LOADSTAT},
+			DiscoveredBy: "kubernetes", Registration: strings.Repeat("s", 40), AgeMs: proto.Uint64(math.MaxUint64),
+			Engine: proto.String(strings.Repeat("e", 40)), EngineVersion: proto.String(evil), DialectWhy: proto.String(evil),
+		},
+		{Worker: &pb.Worker{WorkerId: "quiet"}, LastRefusal: proto.String("retired")},
+		{
+			Worker: &pb.Worker{WorkerId: "http://10.0.0.1:8000", Freshness: pb.Freshness_FRESHNESS_FRESH, Dialect: pb.Dialect_DIALECT_POLL},
+			Engine: proto.String("vllm"), EngineVersion: proto.String("0.26.0"), AgeMs: proto.Uint64(120), PollIntervalMs: proto.Uint32(1500),
+			DialectWhy: proto.String("push: absent (404)"), DiscoveredBy: "flag", Registration: "polling",
+		},
+	}}
+}
+
 func TestWorkersTableIsNarrow(t *testing.T) {
-	list := &pb.ListWorkersResponse{Workers: []*pb.WorkerInfo{{
-		Worker:       &pb.Worker{WorkerId: strings.Repeat("x", 300), Freshness: pb.Freshness_FRESHNESS_UNREACHABLE, FreshnessReason: strings.Repeat("r", 40)},
-		DiscoveredBy: "kubernetes", Registration: strings.Repeat("s", 40), AgeMs: proto.Uint64(math.MaxUint64),
-	}, {Worker: &pb.Worker{WorkerId: "quiet"}, LastRefusal: proto.String("retired")}}}
 	var b bytes.Buffer
-	columns, rows := workersTable(list, false)
-	if err := writeTable(&b, columns, rows); err != nil {
+	columns, rows := workersTable(fleet(), false)
+	if err := WriteTable(&b, columns, rows); err != nil {
 		t.Fatal(err)
 	}
 	requireWidth(t, b.String())
-	if !strings.Contains(b.String(), "retired") {
-		t.Errorf("the last refusal is not shown:\n%s", b.String())
+	lines := strings.Split(b.String(), "\n")
+	for i, want := range map[int]string{
+		0: "WORKER ENGINE DIALECT STATE AGE TROUBLE", 2: "quiet - auto unspecified - retired",
+		3: "10.0.0.1:8000 vllm 0.26.0 poll fresh 120ms -",
+	} {
+		if got := strings.Join(strings.Fields(lines[i]), " "); got != want {
+			t.Errorf("line %d is %q, want %q", i, got, want)
+		}
 	}
+}
+
+func TestWorkersTableShowsAllWhenWide(t *testing.T) {
+	var b bytes.Buffer
+	columns, rows := workersTable(fleet(), true)
+	if err := WriteTable(&b, columns, rows); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsAny(b.String(), "\x1b\u202e") || strings.Count(b.String(), "\n") != 4 {
+		t.Errorf("control characters pass:\n%q", b.String())
+	}
+	for _, want := range []string{"1500ms", "push: absent (404)", "polling", "kubernetes", strings.Repeat("e", 40)} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%s is not shown:\n%s", want, b.String())
+		}
+	}
+}
+
+func TestWrap(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"short", "a b", "label  a b\n"},
+		{"empty", "", "label  \n"},
+		{"fits", strings.Repeat("x", 36) + " " + strings.Repeat("y", 36), "label  " + strings.Repeat("x", 36) + " " + strings.Repeat("y", 36) + "\n"},
+		{"does not", strings.Repeat("x", 37) + " " + strings.Repeat("y", 36), "label  " + strings.Repeat("x", 37) + "\n       " + strings.Repeat("y", 36) + "\n"},
+		{"long word", strings.Repeat("x", 150), "label  " + strings.Repeat("x", 73) + "\n       " + strings.Repeat("x", 73) + "\n       xxxx\n"},
+	} {
+		if got := Wrap("label  ", tt.text); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+func FuzzWrap(f *testing.F) {
+	f.Add("a b")
+	f.Add(strings.Repeat("ü", 200) + "\x1b\n" + strings.Repeat("z", 2000))
+	f.Fuzz(func(t *testing.T, text string) {
+		got := Wrap("name  ", text)
+		requireWidth(t, got)
+		if strings.ContainsAny(got, "\r\x1b\x00\u202e") || !strings.HasPrefix(got, "name  ") || !strings.HasSuffix(got, "\n") {
+			t.Fatalf("%q: %q", text, got)
+		}
+	})
 }
 
 func TestShortAndAge(t *testing.T) {
@@ -78,7 +141,7 @@ func TestShortAndAge(t *testing.T) {
 		t.Errorf("unknown: %s", got)
 	}
 	for ms, want := range map[uint64]string{0: "0ms", 9_999: "9999ms", 10_000: "10s", 599_999: "599s", 600_000: "10m", 36_000_000: "10h", math.MaxUint64: "99999h"} {
-		if got := age(ms); got != want || len(got) > 6 {
+		if got := Age(ms); got != want || len(got) > 6 {
 			t.Errorf("%d: %s, want %s", ms, got, want)
 		}
 	}

@@ -27,7 +27,7 @@ func (c *Client) Snapshot(ctx context.Context, w io.Writer, format string) error
 		return err
 	}
 	columns, rows := snapshotTable(s, format == "wide")
-	return writeTable(w, columns, rows)
+	return WriteTable(w, columns, rows)
 }
 
 // headline names the version and counts the workers.
@@ -66,16 +66,24 @@ func roleWord(r pb.Role) string {
 	return strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
 }
 
+// dialectWord returns the word of a dialect; "auto" while none is in force.
+func dialectWord(d pb.Dialect) string {
+	if d == pb.Dialect_DIALECT_UNSPECIFIED {
+		return "auto"
+	}
+	return strings.ToLower(strings.TrimPrefix(d.String(), "DIALECT_"))
+}
+
 // snapshotTable returns a table that is 80 columns wide at most, or one with
 // everything that fits in a line.
-func snapshotTable(s *pb.WatchSnapshotsResponse, wide bool) ([]column, [][]string) {
-	columns := []column{
+func snapshotTable(s *pb.WatchSnapshotsResponse, wide bool) ([]Column, [][]string) {
+	columns := []Column{
 		{"WORKER", 26, false}, {"ROLE", 7, false}, {"STATE", 11, false}, {"RANKS", 5, true},
 		{"RUN", 5, true}, {"WAIT", 5, true}, {"KV", 5, true}, {"AGE", 6, true},
 	}
 	if wide {
-		columns[0].width = 0
-		columns = append(columns, []column{
+		columns[0].Width = 0
+		columns = append(columns, []Column{
 			{"USED", 5, true}, {"TOKENS", 6, true}, {"GEN/S", 8, true}, {"HOT", 4, true},
 			{"MODELS", 0, false}, {"ZONE", 0, false}, {"DIALECT", 0, false}, {"REASON", 0, false}, {"SOURCE", 0, false},
 		}...)
@@ -102,7 +110,7 @@ func wideCells(w *pb.Worker) []string {
 	return []string{
 		short(g.NumUsedTokens), short(g.MaxTotalNumTokens), optional(g.GenThroughput, "%.1f"), optional(g.HottestRank, "%d"),
 		strings.Join(w.GetModels(), ","), w.GetZone(),
-		strings.ToLower(strings.TrimPrefix(w.GetDialect().String(), "DIALECT_")),
+		dialectWord(w.GetDialect()),
 		w.GetFreshnessReason(), w.GetSourceInstanceId(),
 	}
 }
@@ -112,7 +120,7 @@ func agesByRow(s *pb.WatchSnapshotsResponse) map[uint32]string {
 	ages := map[uint32]string{}
 	for _, l := range s.GetLiveness().GetWorkers() {
 		now, then := s.GetServerClockMs(), l.GetReceivedMs()
-		ages[l.GetRow()] = age(max(now, then) - then)
+		ages[l.GetRow()] = Age(max(now, then) - then)
 	}
 	return ages
 }

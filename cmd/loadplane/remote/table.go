@@ -6,28 +6,29 @@ import (
 	"unicode/utf8"
 )
 
-// column describes a column of a table.
-type column struct {
-	head string
-	// width is the most that is shown, in characters; 0 for no limit.
-	width int
-	// right aligns to the right.
-	right bool
+// Column describes a column of a table. It is a plain value.
+type Column struct {
+	Head string
+	// Width is the most that is shown, in characters; 0 for no limit.
+	Width int
+	// Right aligns to the right.
+	Right bool
 }
 
-// writeTable writes rows below the heads of the columns. What is too wide is
-// cut, at the front, where names are alike.
-func writeTable(w io.Writer, columns []column, rows [][]string) error {
+// WriteTable writes rows, of a cell for each column, below the heads of the
+// columns. Cells are made printable; what is too wide is cut, at the front,
+// where names are alike. An empty cell is a dash.
+func WriteTable(w io.Writer, columns []Column, rows [][]string) error {
 	widths := make([]int, len(columns))
 	cells := make([][]string, 0, len(rows)+1)
 	head := make([]string, len(columns))
 	for i, c := range columns {
-		head[i] = c.head
+		head[i] = c.Head
 	}
 	for _, row := range append([][]string{head}, rows...) {
 		line := make([]string, len(columns))
 		for i, c := range columns {
-			line[i] = fit(row[i], c.width)
+			line[i] = fit(row[i], c.Width)
 			widths[i] = max(widths[i], utf8.RuneCountInString(line[i]))
 		}
 		cells = append(cells, line)
@@ -40,7 +41,7 @@ func writeTable(w io.Writer, columns []column, rows [][]string) error {
 				text.WriteString(" ")
 			}
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if columns[i].right {
+			if columns[i].Right {
 				text.WriteString(pad + cell)
 			} else {
 				text.WriteString(cell + pad)
@@ -62,4 +63,37 @@ func fit(s string, width int) string {
 		return "-"
 	}
 	return string(runes)
+}
+
+// Columns is the width of what is written for people, in characters.
+const Columns = 80
+
+// Wrap returns text in lines of at most Columns characters, behind a label and
+// below it. It is made printable and cut to 1 KiB.
+func Wrap(label, text string) string {
+	indent := strings.Repeat(" ", utf8.RuneCountInString(label))
+	room := Columns - len(indent)
+	var b strings.Builder
+	line := []rune(nil)
+	flush := func() {
+		b.WriteString(label + string(line) + "\n")
+		label, line = indent, nil
+	}
+	for word := range strings.FieldsSeq(Printable(text, 1024)) {
+		runes := []rune(word)
+		if len(line) > 0 && len(line)+1+len(runes) > room {
+			flush()
+		}
+		if len(line) > 0 {
+			line = append(line, ' ')
+		}
+		for line = append(line, runes...); len(line) > room; {
+			rest := line[room:]
+			line = line[:room]
+			flush()
+			line = append(line, rest...)
+		}
+	}
+	flush()
+	return b.String()
 }

@@ -24,7 +24,7 @@ func (c *Client) Workers(ctx context.Context, w io.Writer, format string) error 
 		return writeMessage(w, answer, format)
 	}
 	columns, rows := workersTable(answer, format == "wide")
-	if err := writeTable(w, columns, rows); err != nil || answer.DiscoveryError == nil {
+	if err := WriteTable(w, columns, rows); err != nil || answer.DiscoveryError == nil {
 		return err
 	}
 	_, err = fmt.Fprintf(w, "\nThe last list stays in force; a new one cannot be had:\n%s\n", Printable(answer.GetDiscoveryError(), 1024))
@@ -39,15 +39,18 @@ func trouble(info *pb.WorkerInfo) string {
 	return cmp.Or(info.GetWorker().GetFreshnessReason(), info.GetLastRefusal())
 }
 
-func workersTable(list *pb.ListWorkersResponse, wide bool) ([]column, [][]string) {
-	columns := []column{
-		{"WORKER", 21, false}, {"FROM", 5, false}, {"STATE", 11, false},
-		{"REGISTRATION", 12, false}, {"AGE", 6, true}, {"TROUBLE", 20, false},
+// workersTable returns a table that is 80 columns wide at most, or one with
+// everything that fits in a line.
+func workersTable(list *pb.ListWorkersResponse, wide bool) ([]Column, [][]string) {
+	columns := []Column{
+		{"WORKER", 21, false}, {"ENGINE", 13, false}, {"DIALECT", 8, false}, {"STATE", 11, false},
+		{"AGE", 6, true}, {"TROUBLE", 16, false},
 	}
 	if wide {
-		columns[0].width, columns[5].width = 0, 0
-		columns = append(columns, []column{
-			{"HTTP", 4, true}, {"PEER", 0, false}, {"REFUSED", 0, true}, {"SKEW", 0, true}, {"ERROR", 0, false},
+		columns[0].Width, columns[1].Width, columns[5].Width = 0, 0, 0
+		columns = append(columns, []Column{
+			{"FROM", 0, false}, {"REGISTRATION", 0, false}, {"HTTP", 4, true}, {"POLL", 0, true}, {"PEER", 0, false},
+			{"REFUSED", 0, true}, {"SKEW", 0, true}, {"WHY", 0, false}, {"ERROR", 0, false},
 		}...)
 	}
 	var rows [][]string
@@ -55,17 +58,30 @@ func workersTable(list *pb.ListWorkersResponse, wide bool) ([]column, [][]string
 		w := info.GetWorker()
 		heard := ""
 		if info.AgeMs != nil {
-			heard = age(info.GetAgeMs())
+			heard = Age(info.GetAgeMs())
 		}
 		row := []string{
-			strings.TrimPrefix(w.GetWorkerId(), "http://"), info.GetDiscoveredBy(), freshnessWord(w.GetFreshness()),
-			info.GetRegistration(), heard, trouble(info),
+			strings.TrimPrefix(w.GetWorkerId(), "http://"), engineWords(info), dialectWord(w.GetDialect()),
+			freshnessWord(w.GetFreshness()), heard, trouble(info),
 		}
 		if wide {
-			row = append(row, optional(info.RegistrationHttpStatus, "%d"), info.GetPeer(),
-				strconv.FormatUint(info.GetRefused(), 10), optional(info.ClockSkewMs, "%dms"), info.GetRegistrationError())
+			row = append(row, wideWay(info)...)
 		}
 		rows = append(rows, row)
 	}
 	return columns, rows
+}
+
+// engineWords returns the engine's kind and version, as far as known.
+func engineWords(info *pb.WorkerInfo) string {
+	return strings.TrimSpace(info.GetEngine() + " " + info.GetEngineVersion())
+}
+
+// wideWay returns what else is known of the way to a worker.
+func wideWay(info *pb.WorkerInfo) []string {
+	return []string{
+		info.GetDiscoveredBy(), info.GetRegistration(), optional(info.RegistrationHttpStatus, "%d"),
+		optional(info.PollIntervalMs, "%dms"), info.GetPeer(), strconv.FormatUint(info.GetRefused(), 10),
+		optional(info.ClockSkewMs, "%dms"), info.GetDialectWhy(), info.GetRegistrationError(),
+	}
 }

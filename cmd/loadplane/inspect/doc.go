@@ -1,0 +1,3 @@
+// Package inspect prints what asking an engine found, for people and for
+// programs.
+package inspect

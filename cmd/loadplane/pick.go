@@ -1,0 +1,24 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/loadplane/loadplane/cmd/loadplane/remote"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) pickCommand() *cobra.Command {
+	var f remote.PickFlags
+	cmd := &cobra.Command{
+		Use:   "pick",
+		Short: "Ask where the next request should go",
+		Long: `Ask where the next request should go. The answer counts as load of the worker
+until a report covers it, at the latest until the stale time is over, so that
+the next one is told another; with --no-credit it does not.`,
+	}
+	f.Register(cmd.Flags())
+	return a.asks(cmd, func(c *remote.Client, ctx context.Context, w io.Writer, format string) error {
+		return c.Pick(ctx, w, format, f)
+	}, "table", "json")
+}
