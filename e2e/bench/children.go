@@ -34,16 +34,14 @@ func serveChild(name string, in io.Reader, out io.Writer) error {
 var children = map[string]func() (map[string]child.Role, func()){
 	"server":  serverChild,
 	"engines": enginesChild,
+	"pages":   pagesChild,
 	"readers": readersChild,
 	"router":  routerChild,
 	"views":   viewsChild,
 }
 
-// awaited is a number of workers to wait for.
-type awaited struct {
-	Workers int
-	Heard   bool
-}
+// awaited are numbers of workers to wait for.
+type awaited struct{ Workers, Heard int }
 
 func serverChild() (map[string]child.Role, func()) {
 	var p *server.Process
@@ -115,6 +113,35 @@ func enginesChild() (map[string]child.Role, func()) {
 			}
 			return s, nil
 		}),
+	}, closing
+}
+
+// opened is what a pages process opened.
+type opened struct{ Port, Size int }
+
+func pagesChild() (map[string]child.Role, func()) {
+	var p *engine.Pages
+	var serving sync.WaitGroup
+	closing := func() {
+		if p != nil {
+			_ = p.Close()
+			serving.Wait()
+		}
+	}
+	return map[string]child.Role{
+		"open": child.Takes(func(s engine.PagesSpec) (_ opened, err error) {
+			if p, err = engine.OpenPages(s); err != nil {
+				return opened{}, err
+			}
+			serving.Go(func() {
+				if err := p.Serve(); err != nil {
+					fmt.Fprintln(os.Stderr, "bench: pages:", err)
+				}
+			})
+			return opened{p.Port(), p.Size()}, nil
+		}),
+		"record":    child.Does(func(child.Nothing) error { p.Record(); return nil }),
+		"intervals": child.Takes(func(child.Nothing) (engine.Intervals, error) { return p.Intervals(), nil }),
 	}, closing
 }
 

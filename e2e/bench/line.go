@@ -122,11 +122,17 @@ func (b *bench) drive(sc *scenario, name string, rate int, r lineRun) (report.Va
 	v := spent.values()
 	if rate != 0 {
 		v["load late p99 us"] = float64(sent.LateP99)
-		// It is given, so there is nothing to compare.
-		v["reports/s, given"] = v[report.ReportRate]
-		delete(v, report.ReportRate)
+		given(v)
 	}
 	return v, b.warmUp() // what waits is read
+}
+
+// given marks a rate that is given, so that there is nothing to compare.
+func given(v report.Values) {
+	if rate, ok := v[report.ReportRate]; ok {
+		v["reports/s, given"] = rate
+		delete(v, report.ReportRate)
+	}
 }
 
 // profiled measures the server and writes its profile, where there is a path

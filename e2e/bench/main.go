@@ -44,6 +44,7 @@ type size struct {
 	views             []int
 	rounds            int
 	workers, watchers int
+	polled            polledSize
 }
 
 func (c config) size() size {
@@ -51,11 +52,13 @@ func (c config) size() size {
 		return size{
 			streams: 20, rate: 500, ranks: []int{2}, engines: 10, hertz: 10, readers: 4, views: []int{200},
 			rounds: 3, workers: 50, watchers: 10,
+			polled: polledSize{engines: 10, ranks: 2, black: 2, drip: 2, interval: 100 * time.Millisecond},
 		}
 	}
 	return size{
 		streams: 1000, rate: 20_000, ranks: []int{1, 8}, engines: 500, hertz: 10, readers: 99, views: []int{1000, 10_000},
 		rounds: 51, workers: 5_000, watchers: 1_000,
+		polled: polledSize{engines: 200, ranks: 3, black: 20, drip: 20, interval: time.Second},
 	}
 }
 
@@ -81,6 +84,8 @@ var parts = []part{
 	{"latency", (*bench).latency},
 	{"views", (*bench).views},
 	{"memory", (*bench).memory},
+	{"poll", (*bench).poll},
+	{"slow", (*bench).slow},
 }
 
 func main() {

@@ -29,7 +29,8 @@ func TestShort(t *testing.T) {
 	for _, want := range []string{
 		"plane / stock", "plane / tuned", "plane / proto.Marshal", "p99.9 ms", "heap bytes a worker",
 		"an idle connection with a stream", "an idle watcher", "A SHORT RUN",
-		"CPU of line-saturated-plane-2-ranks.pprof", "CPU of latency-plane.pprof",
+		"CPU of line-saturated-plane-2-ranks.pprof", "CPU of latency-plane.pprof", "CPU of poll-paced-plane.pprof",
+		"prometheus/common / plane, pushed", "plane, polled / transfer", "some slow / none slow", "off the interval p99 ms",
 	} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("the table lacks %q", want)
@@ -45,7 +46,38 @@ func TestShort(t *testing.T) {
 			t.Errorf("%s of %s: no reports", rec.Case, rec.Of)
 		}
 	}
+	wantPolls(t, readRecords(t, lines))
 	t.Log(table.String())
+}
+
+// wantPolls checks what the parts that poll measured, at toy size: each way of
+// polling got whole pages, and of the engines of part slow those that
+// answer were polled.
+func wantPolls(t *testing.T, records []measurement) {
+	t.Helper()
+	answering := map[string]float64{"some slow": 6, "none slow": 10}
+	seen := map[string]int{}
+	for _, rec := range records {
+		switch rec.Part {
+		case "poll":
+			seen[rec.Of]++
+			if !strings.HasSuffix(rec.Of, "pushed") && rec.Values["bytes a page"] < 40_000 {
+				t.Errorf("%s of %s: a page of %g bytes", rec.Case, rec.Of, rec.Values["bytes a page"])
+			}
+		case "slow":
+			seen[rec.Of]++
+			if got, want := rec.Values["engines that answer"], answering[rec.Of]; got != want || rec.Values["sockets"] < want {
+				t.Errorf("%s: %g engines and %g sockets, want %g and no fewer", rec.Of, got, rec.Values["sockets"], want)
+			}
+		}
+	}
+	for of, want := range map[string]int{
+		"plane, polled": 2, "plane, pushed": 2, "stock, pushed": 2, "prometheus/common": 2, "transfer": 2, "some slow": 1, "none slow": 1,
+	} {
+		if seen[of] != want {
+			t.Errorf("%d measurements of %q, want %d", seen[of], of, want)
+		}
+	}
 }
 
 // measurement is a line as a reader of the file sees it.

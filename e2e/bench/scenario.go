@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,6 +53,19 @@ type setup struct {
 	interval time.Duration
 	// free leaves the processes on all cores.
 	free bool
+	// pages are engines that are polled; nil for engines that push.
+	pages *engine.PagesSpec
+	// failing says that some of them are not to be heard, so that refusals are
+	// no fault.
+	failing bool
+}
+
+// answering is how many workers are heard, once all is well.
+func (s *setup) answering() int {
+	if s.pages == nil {
+		return s.workers
+	}
+	return s.workers - s.pages.Black - s.pages.Drip
 }
 
 // scenario is a server and the engines that it knows of. It is for one
@@ -61,6 +75,8 @@ type scenario struct {
 	setup
 	server, engines *child.Process
 	addresses       server.Addresses
+	// pageBytes is the size of a page of the engines that are polled.
+	pageBytes int
 }
 
 // open starts the processes of a setup and waits until the workers are
@@ -91,18 +107,39 @@ func (sc *scenario) launch(port *int) (err error) {
 	if sc.server, err = sc.start("server", sc.core(serverCore)); err != nil {
 		return err
 	}
+	if sc.pages != nil {
+		return sc.launchPages(port)
+	}
 	if sc.engines, err = sc.start("engines", sc.core(loadCore)); err != nil {
 		return err
 	}
 	return sc.engines.Do("open", child.Nothing{}, port)
 }
 
+func (sc *scenario) launchPages(port *int) (err error) {
+	if sc.engines, err = sc.start("pages", sc.core(loadCore)); err != nil {
+		return err
+	}
+	var o opened
+	err = sc.engines.Do("open", *sc.pages, &o)
+	*port, sc.pageBytes = o.Port, o.Size
+	return err
+}
+
 func (sc *scenario) serve(port int) error {
-	file, err := sc.bench.workersFile(sc.workers, port)
+	dialect := ""
+	if sc.pages != nil {
+		dialect = ", dialect: poll"
+	}
+	urls := origins(sc.workers, port)
+	file, err := sc.bench.workersFile(urls, dialect)
 	if err != nil {
 		return err
 	}
 	spec := server.Spec{Kind: sc.kind, WorkersFile: file, Interval: sc.interval}
+	if sc.kind == server.Parsed || sc.kind == server.Transfer {
+		spec.URLs = urls
+	}
 	if err := sc.server.Do("open", spec, &sc.addresses); err != nil {
 		return err
 	}
@@ -115,7 +152,12 @@ func (sc *scenario) connect() error {
 	if err != nil {
 		return err
 	}
-	return sc.server.Do("await", awaited{Workers: sc.workers, Heard: true}, nil)
+	return sc.heard()
+}
+
+// heard waits until all workers were heard that will be.
+func (sc *scenario) heard() error {
+	return sc.server.Do("await", awaited{Workers: sc.workers, Heard: sc.answering()}, nil)
 }
 
 // readers opens watches that read and discard.
@@ -128,16 +170,25 @@ func (sc *scenario) readers(n int) (*child.Process, error) {
 	return c, err
 }
 
-// workersFile writes the list of n engines.
-func (b *bench) workersFile(n, port int) (string, error) {
+// origins are the base URLs of n engines.
+func origins(n, port int) []string {
+	urls := make([]string, n)
+	for i := range urls {
+		urls[i] = engine.Origin(i, port)
+	}
+	return urls
+}
+
+// workersFile writes the list of engines; more stands behind the keys of each.
+func (b *bench) workersFile(urls []string, more string) (string, error) {
 	var text strings.Builder
 	text.WriteString("workers:\n")
-	if n == 0 {
+	if len(urls) == 0 {
 		text.Reset()
 		text.WriteString("workers: []\n")
 	}
-	for i := range n {
-		fmt.Fprintf(&text, "- {url: %q, model: bench-model}\n", engine.Origin(i, port))
+	for _, url := range urls {
+		fmt.Fprintf(&text, "- {url: %q, model: bench-model%s}\n", url, more)
 	}
 	path := filepath.Join(b.dir, "workers.yaml")
 	return path, os.WriteFile(path, []byte(text.String()), 0o600)
@@ -150,15 +201,19 @@ type spent struct {
 	cpu      time.Duration
 	mallocs  float64
 	refusals uint64
+	// goroutines and sockets are those at the end.
+	goroutines, sockets float64
 }
 
 // spend measures the server over the duration of a measurement.
-func (sc *scenario) spend() (spent, error) {
+func (sc *scenario) spend() (spent, error) { return sc.spendFor(sc.bench.duration) }
+
+func (sc *scenario) spendFor(d time.Duration) (spent, error) {
 	var before, after server.Usage
 	if err := sc.server.Do("usage", child.Nothing{}, &before); err != nil {
 		return spent{}, err
 	}
-	if err := sc.bench.pause(sc.bench.duration); err != nil {
+	if err := sc.bench.pause(d); err != nil {
 		return spent{}, err
 	}
 	if err := sc.server.Do("usage", child.Nothing{}, &after); err != nil {
@@ -167,9 +222,10 @@ func (sc *scenario) spend() (spent, error) {
 	s := spent{
 		reports: float64(after.Reports - before.Reports), seconds: after.At.Sub(before.At).Seconds(),
 		cpu: after.CPU - before.CPU, mallocs: float64(after.Mallocs - before.Mallocs), refusals: after.Refused,
+		goroutines: float64(after.Goroutines), sockets: float64(after.Sockets),
 	}
-	if s.refusals > 0 || s.reports == 0 {
-		return s, fmt.Errorf("%.0f reports were accepted, %d refused", s.reports, s.refusals)
+	if s.refusals > 0 && !sc.failing || s.reports == 0 {
+		return s, fmt.Errorf("%.0f reports were accepted, %d refused; %s", s.reports, s.refusals, cmp.Or(after.Failure, "no poll failed"))
 	}
 	return s, nil
 }

@@ -78,8 +78,10 @@ func (f *Fleet) Serve() error {
 }
 
 // Port is the port of the engines' origins.
-func (f *Fleet) Port() int {
-	addr, err := netip.ParseAddrPort(f.ln.Addr().String())
+func (f *Fleet) Port() int { return portOf(f.ln) }
+
+func portOf(ln net.Listener) int {
+	addr, err := netip.ParseAddrPort(ln.Addr().String())
 	if err != nil {
 		return 0
 	}

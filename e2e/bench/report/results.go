@@ -16,7 +16,8 @@ import (
 // Values are the measured numbers of a record, by their names.
 type Values map[string]float64
 
-// Names of values that are compared. The last two are microseconds: for the
+// Names of values that are compared. A poll that succeeded is a report. The
+// last two are microseconds: for the
 // view and the bytes, as the first reader of a version waits, and for the
 // bytes alone.
 const (
@@ -25,6 +26,24 @@ const (
 	ServerCores = "cores of the server"
 	FirstUs     = "us, view and bytes"
 	BytesUs     = "us, bytes"
+)
+
+// Names of values of the parts that poll: how far the times between two polls
+// of one engine are off the wanted interval, milliseconds.
+const (
+	OffP50 = "off the interval p50 ms"
+	OffP99 = "off the interval p99 ms"
+)
+
+// Names of what is measured in the parts that poll.
+const (
+	Pushed   = "plane, pushed"
+	Polled   = "plane, polled"
+	Parser   = "prometheus/common"
+	Transfer = "transfer"
+	Stock    = "stock, pushed"
+	SomeSlow = "some slow"
+	NoneSlow = "none slow"
 )
 
 // Saturated begins the name of a case in which the server should have been.
@@ -90,6 +109,14 @@ var ratios = []ratio{
 	{"line", "plane", ReportCPU, "tuned", ReportCPU},
 	{"views", "plane", FirstUs, "proto.Marshal", BytesUs},
 	{"views", "plane", BytesUs, "proto.Marshal", BytesUs},
+	{"poll", Parser, ReportCPU, Pushed, ReportCPU},
+	{"poll", Polled, ReportCPU, Pushed, ReportCPU},
+	{"poll", Transfer, ReportCPU, Pushed, ReportCPU},
+	{"poll", Parser, ReportCPU, Polled, ReportCPU},
+	{"poll", Polled, ReportCPU, Transfer, ReportCPU},
+	{"poll", Pushed, ReportCPU, Stock, ReportCPU},
+	{"slow", SomeSlow, OffP50, NoneSlow, OffP50},
+	{"slow", SomeSlow, OffP99, NoneSlow, OffP99},
 }
 
 // Table prints everything: ratios first, then numbers.

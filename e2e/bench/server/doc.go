@@ -1,3 +1,3 @@
-// Package server has the servers that are measured: the plane with its real
-// parts, and two bare gRPC servers that decode reports and drop them.
+// Package server has what is measured: the plane with its real parts, bare
+// gRPC servers that decode reports and drop them, and bare pollers.
 package server

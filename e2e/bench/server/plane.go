@@ -13,6 +13,8 @@ import (
 
 	"github.com/loadplane/loadplane/api"
 	"github.com/loadplane/loadplane/ingest"
+	"github.com/loadplane/loadplane/ingest/poll"
+	"github.com/loadplane/loadplane/ingest/probe"
 	"github.com/loadplane/loadplane/ingest/push"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/store"
@@ -31,11 +33,12 @@ const (
 type plane struct {
 	store   *store.Store
 	metrics *tap
+	polling bool
 }
 
 // openPlane wires and starts a plane of the workers in a file.
 func openPlane(p *Process, spec Spec) error {
-	pl := &plane{metrics: &tap{Registry: prometheus.NewRegistry()}}
+	pl := &plane{metrics: &tap{Registry: prometheus.NewRegistry()}, polling: spec.Kind == Polling}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	clock := store.NewClock()
 	var err error
@@ -47,10 +50,7 @@ func openPlane(p *Process, spec Spec) error {
 	if err != nil {
 		return err
 	}
-	reg, err := registry.New(registry.Options{
-		Store: pl.store, WorkersFile: spec.WorkersFile, ReportInterval: spec.Interval, StaleAfter: staleAfter, Lease: lease,
-		ReportPort: func() uint16 { return 1 }, MaxWorkers: maxWorkers, Registerer: pl.metrics, Logger: logger,
-	})
+	reg, err := pl.registry(spec, logger)
 	if err != nil {
 		return err
 	}
@@ -70,11 +70,51 @@ func openPlane(p *Process, spec Spec) error {
 		return err
 	}
 	p.plane = pl
-	p.count = func() uint64 { return pl.metrics.sum("loadplane_push_reports_accepted_total") }
+	p.count = pl.accepted
 	p.start(pl.store.Run)
 	p.start(reg.Run)
 	return errors.Join(p.ingest(in.Run), p.serveHTTP(api.NewHTTPServer(handler, nil, logger)))
 }
+
+// registry wires discovery and, where engines are polled, what dials them.
+func (pl *plane) registry(spec Spec, logger *slog.Logger) (*registry.Registry, error) {
+	o := registry.Options{
+		Store: pl.store, WorkersFile: spec.WorkersFile, ReportInterval: spec.Interval, StaleAfter: staleAfter, Lease: lease,
+		ReportPort: func() uint16 { return 1 }, MaxWorkers: maxWorkers, Registerer: pl.metrics, Logger: logger,
+	}
+	if !pl.polling {
+		return registry.New(o)
+	}
+	clock := pl.store.Options().Clock
+	poller, err := poll.New(poll.Options{Clock: clock, StaleAfter: staleAfter, Registerer: pl.metrics, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	prober, err := probe.New(probe.Options{Clock: clock})
+	if err != nil {
+		return nil, err
+	}
+	o.Dialers, o.Prober = map[store.Dialect]registry.Dialer{store.DialectPoll: poller}, prober
+	return registry.New(o)
+}
+
+// accepted counts the reports, or polls, that reached the store.
+func (pl *plane) accepted() uint64 {
+	if pl.polling {
+		return pl.metrics.sum("loadplane_poll_polls_total", func(result string) bool { return result == "ok" })
+	}
+	return pl.metrics.sum("loadplane_push_reports_accepted_total", all)
+}
+
+// refused counts those that did not.
+func (pl *plane) refused() uint64 {
+	if pl.polling {
+		return pl.metrics.sum("loadplane_poll_polls_total", func(result string) bool { return result != "ok" })
+	}
+	return pl.metrics.sum("loadplane_push_reports_refused_total", all)
+}
+
+func all(string) bool { return true }
 
 func (pl *plane) api(logger *slog.Logger) (http.Handler, error) {
 	a, err := api.New(api.Options{
@@ -87,8 +127,8 @@ func (pl *plane) api(logger *slog.Logger) (http.Handler, error) {
 	return a.Handler(), nil
 }
 
-// await waits until n workers are listed, and heard where heard is set.
-func (pl *plane) await(ctx context.Context, n int, heard bool) error {
+// await waits until a number of workers are listed, and a number of them heard.
+func (pl *plane) await(ctx context.Context, wanted, heard int) error {
 	for {
 		state, stale := pl.store.Current()
 		listed, fresh := len(state.Entries), 0
@@ -97,13 +137,13 @@ func (pl *plane) await(ctx context.Context, n int, heard bool) error {
 				fresh++
 			}
 		}
-		if listed == n && (!heard || fresh == n) {
+		if listed == wanted && fresh >= heard {
 			return nil
 		}
 		select {
 		case <-stale:
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d workers are listed, %d heard: %w", listed, n, fresh, ctx.Err())
+			return fmt.Errorf("%d of %d workers are listed, %d of %d heard: %w", listed, wanted, fresh, heard, ctx.Err())
 		}
 	}
 }
@@ -120,8 +160,9 @@ func (t *tap) Register(c prometheus.Collector) error {
 	return t.Registry.Register(c)
 }
 
-// sum adds up the counters of a name over their labels.
-func (t *tap) sum(name string) uint64 {
+// sum adds up the counters of a name whose first label, empty without one, is
+// as wanted.
+func (t *tap) sum(name string, want func(label string) bool) uint64 {
 	total := 0.0
 	for _, c := range t.seen {
 		if !describes(c, name) {
@@ -134,12 +175,19 @@ func (t *tap) sum(name string) uint64 {
 		}()
 		for v := range values {
 			var m dto.Metric
-			if v.Write(&m) == nil {
+			if v.Write(&m) == nil && want(firstLabel(&m)) {
 				total += m.GetCounter().GetValue()
 			}
 		}
 	}
 	return uint64(total)
+}
+
+func firstLabel(m *dto.Metric) string {
+	if len(m.GetLabel()) == 0 {
+		return ""
+	}
+	return m.GetLabel()[0].GetValue()
 }
 
 func describes(c prometheus.Collector, name string) bool {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,13 @@ const (
 	Stock Kind = "stock"
 	// Tuned has the plane's decoder and server options; it decodes only.
 	Tuned Kind = "tuned"
+	// Polling is the whole line with the poll dialect.
+	Polling Kind = "polling"
+	// Parsed polls by net/http, has prometheus/common parse the page, and reads
+	// the values of load.
+	Parsed Kind = "prometheus/common"
+	// Transfer polls by the plane's client and drops the page.
+	Transfer Kind = "transfer"
 )
 
 // Spec says what to open. It is a plain value.
@@ -36,8 +44,11 @@ type Spec struct {
 	Kind Kind
 	// WorkersFile lists the plane's workers.
 	WorkersFile string
-	// Interval is the report interval that the plane grants.
+	// Interval is the report interval that the plane grants, or the one at
+	// which engines are polled; 0 for again at once, which the plane has not.
 	Interval time.Duration
+	// URLs are the engines that a bare poller polls.
+	URLs []string
 }
 
 // Addresses are host:port. It is a plain value.
@@ -52,7 +63,11 @@ type Process struct {
 	runs  sync.WaitGroup
 	plane *plane
 	count func() uint64
-	out   *os.File // of the profile
+	// failed counts the polls of a bare poller that failed; failure says how
+	// the first did.
+	failed  atomic.Uint64
+	failure atomic.Pointer[string]
+	out     *os.File // of the profile
 }
 
 // Open starts a server on free ports of 127.0.0.1. Close stops it.
@@ -61,12 +76,14 @@ func Open(spec Spec) (*Process, error) {
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	var err error
 	switch spec.Kind {
-	case Plane:
+	case Plane, Polling:
 		err = openPlane(p, spec)
 	case Stock:
 		err = openStock(p)
 	case Tuned:
 		err = openTuned(p)
+	case Parsed, Transfer:
+		openPolls(p, spec)
 	default:
 		err = fmt.Errorf("there is no server %q", spec.Kind)
 	}
@@ -106,19 +123,19 @@ func (p *Process) listen(addr *string, serve func(context.Context, net.Listener)
 	return nil
 }
 
-// Await waits until the plane lists n workers and, where heard is set, has
-// heard all of them; other servers wait for n reports.
-func (p *Process) Await(ctx context.Context, n int, heard bool) error {
+// Await waits until the plane lists a number of workers and has heard a number
+// of them; other servers wait for as many reports as are to be heard.
+func (p *Process) Await(ctx context.Context, listed, heard int) error {
 	if p.plane != nil {
-		return p.plane.await(ctx, n, heard)
+		return p.plane.await(ctx, listed, heard)
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for heard && p.count() < uint64(n) {
+	for p.count() < uint64(heard) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d reports came: %w", p.count(), n, ctx.Err())
+			return fmt.Errorf("%d of %d reports came: %w", p.count(), heard, ctx.Err())
 		}
 	}
 	return nil
@@ -128,24 +145,47 @@ func (p *Process) Await(ctx context.Context, n int, heard bool) error {
 type Usage struct {
 	// Reports were accepted, Refused were not.
 	Reports, Refused uint64
+	// Failure is how the first poll of a bare poller failed; empty for none.
+	Failure string
 	// CPU is user and system time.
 	CPU time.Duration
 	// Mallocs counts heap objects.
 	Mallocs uint64
 	// At is when, on the wall clock.
 	At time.Time
+	// Goroutines and Sockets are how many there are now.
+	Goroutines, Sockets int
 }
 
 // Usage reads the counters.
 func (p *Process) Usage() Usage {
-	u := Usage{At: time.Now(), Reports: p.count(), CPU: cpu()}
+	u := Usage{At: time.Now(), Reports: p.count(), CPU: cpu(), Goroutines: runtime.NumGoroutine(), Sockets: sockets()}
+	u.Refused = p.failed.Load()
+	if text := p.failure.Load(); text != nil {
+		u.Failure = *text
+	}
 	if p.plane != nil {
-		u.Refused = p.plane.metrics.sum("loadplane_push_reports_refused_total")
+		u.Refused = p.plane.refused()
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	u.Mallocs = m.Mallocs
 	return u
+}
+
+// sockets counts the sockets of this process; 0 where the system does not say.
+func sockets() (n int) {
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	for _, f := range files {
+		to, err := os.Readlink("/proc/self/fd/" + f.Name())
+		if err == nil && strings.HasPrefix(to, "socket:") {
+			n++
+		}
+	}
+	return n
 }
 
 func cpu() time.Duration {

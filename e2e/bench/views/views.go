@@ -226,7 +226,7 @@ func (b *bench) load(i int) *store.Load {
 func (b *bench) event(base uint64, limit int) []*frame.Chunk {
 	v, _ := b.views.Current()
 	var unshared frame.Cache
-	return unshared.Event(v.Snapshot, base, limit)
+	return unshared.Change(v.Snapshot, frame.Change{Base: base, Limit: limit})
 }
 
 // cold times a view and a full when nothing is encoded yet.
@@ -234,7 +234,7 @@ func (b *bench) cold() time.Duration {
 	began := time.Now()
 	v, _ := snapshot.New(b.store).Current()
 	var shared frame.Cache
-	shared.Event(v.Snapshot, 0, maxChunk)
+	shared.Change(v.Snapshot, frame.Change{Limit: maxChunk})
 	return time.Since(began)
 }
 
