@@ -45,14 +45,14 @@ RACE := $(if $(shell command -v "$$(go env CC)" 2>/dev/null),-race)
 
 # At full size these are too slow under the race detector: there they do a
 # part, and run once more without it.
-FULL_SIZE := TestDeltasAddUpToTheFull|TestLinesAddUpToTheSnapshot|TestSimulatedHour
+FULL_SIZE := TestBug55RandomChangesEndOnOneDigest|TestDeltasAddUpToTheFull|TestLinesAddUpToTheSnapshot|TestRouterSpreadsRequests|TestSimulatedHour
 
 .PHONY: test
 test: ## Run all tests, under the race detector where there is a cc
 	@[ -n '$(RACE)' ] || echo 'test: no C compiler, so no race detector' >&2
 	go test $(RACE) ./...
-	[ -z '$(RACE)' ] || go test -v -run '^($(FULL_SIZE))$$' ./api ./e2e/soak |
-		awk '/^(ok|FAIL|---)/ { print } /^--- PASS/ { n++ } END { exit n != 3 }'
+	[ -z '$(RACE)' ] || go test -v -run '^($(FULL_SIZE))$$' ./api ./e2e ./e2e/soak |
+		awk '/^(ok|FAIL|---)/ { print } /^--- PASS/ { n++ } END { exit n != 5 }'
 
 .PHONY: e2e
 e2e: ## Run the tests on real processes and sockets only, uncached

@@ -93,8 +93,9 @@ func TestStoppedWatcherProcess(t *testing.T) {
 	undisturbed(t, other)
 }
 
-// A watcher whose link drops packets is gone by a ping that nobody answers.
-func TestWatcherBehindADroppedLink(t *testing.T) {
+// TestBug59WatcherBehindADroppedLink holds that a watcher whose link drops
+// packets is gone by a ping that nobody answers.
+func TestBug59WatcherBehindADroppedLink(t *testing.T) {
 	_, workers := fleet(t, busy...)
 	p := serve(t, "--workers-file="+workers, "--report-interval=200ms")
 	p.until(20*time.Second, "all engines", func(v *view) bool { return v.fresh() == 40 })
