@@ -89,6 +89,17 @@ func TestWorkersTableIsNarrow(t *testing.T) {
 	}
 }
 
+// A long engine loses the end of its version, not its kind.
+func TestWorkersTableKeepsTheKindOfEngine(t *testing.T) {
+	kind, version := "tensorrt-llm", "1.3.0"
+	list := &pb.ListWorkersResponse{Workers: []*pb.WorkerInfo{{Worker: &pb.Worker{WorkerId: "a"}, Engine: &kind, EngineVersion: &version}}}
+	for wide, want := range map[bool]string{false: "tensorrt-llm…", true: "tensorrt-llm 1.3.0"} {
+		if _, rows := workersTable(list, wide); rows[0][1] != want {
+			t.Errorf("wide %v: engine %q, want %q", wide, rows[0][1], want)
+		}
+	}
+}
+
 func TestWorkersTableShowsAllWhenWide(t *testing.T) {
 	var b bytes.Buffer
 	columns, rows := workersTable(fleet(), true)

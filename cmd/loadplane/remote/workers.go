@@ -39,11 +39,14 @@ func trouble(info *pb.WorkerInfo) string {
 	return cmp.Or(info.GetWorker().GetFreshnessReason(), info.GetLastRefusal())
 }
 
+// engineWidth is that of the column of engines in the narrow table.
+const engineWidth = 13
+
 // workersTable returns a table that is 80 columns wide at most, or one with
 // everything that fits in a line.
 func workersTable(list *pb.ListWorkersResponse, wide bool) ([]Column, [][]string) {
 	columns := []Column{
-		{"WORKER", 21, false}, {"ENGINE", 13, false}, {"DIALECT", 8, false}, {"STATE", 11, false},
+		{"WORKER", 21, false}, {"ENGINE", engineWidth, false}, {"DIALECT", 8, false}, {"STATE", 11, false},
 		{"AGE", 6, true}, {"TROUBLE", 16, false},
 	}
 	if wide {
@@ -60,8 +63,12 @@ func workersTable(list *pb.ListWorkersResponse, wide bool) ([]Column, [][]string
 		if info.AgeMs != nil {
 			heard = Age(info.GetAgeMs())
 		}
+		engine := engineWords(info)
+		if runes := []rune(Printable(engine, 256)); !wide && len(runes) > engineWidth {
+			engine = string(runes[:engineWidth-1]) + "…" // the kind says more than the end of the version
+		}
 		row := []string{
-			strings.TrimPrefix(w.GetWorkerId(), "http://"), engineWords(info), dialectWord(w.GetDialect()),
+			strings.TrimPrefix(w.GetWorkerId(), "http://"), engine, dialectWord(w.GetDialect()),
 			freshnessWord(w.GetFreshness()), heard, trouble(info),
 		}
 		if wide {
