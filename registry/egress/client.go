@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 )
 
@@ -20,7 +19,6 @@ import (
 const (
 	// MaxHeaderBytes bounds the header of an answer, interim answers included.
 	MaxHeaderBytes = 64 << 10
-	maxTypeBytes   = 256
 	readChunk      = 16 << 10
 )
 
@@ -65,9 +63,7 @@ type Request struct {
 // Answer is an answer of any status. It is for one goroutine.
 type Answer struct {
 	Status int
-	// ContentType is as it was sent, at most 256 bytes of it.
-	ContentType string
-	Body        []byte
+	Body   []byte
 	// Peer is the remote address of the connection; the zero AddrPort where it
 	// is not TCP.
 	Peer netip.AddrPort
@@ -254,10 +250,4 @@ func peerOf(c net.Conn) netip.AddrPort {
 	}
 	a := tcp.AddrPort()
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
-}
-
-// typeOf returns the content type, without keeping the header in memory.
-func typeOf(resp *http.Response) string {
-	t := resp.Header.Get("Content-Type")
-	return strings.Clone(t[:min(len(t), maxTypeBytes)])
 }

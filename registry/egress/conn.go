@@ -125,7 +125,7 @@ func (c *conn) response(req *http.Request) (*http.Response, error) {
 // finish reads the body. The connection is spent where something is left on
 // it that would be taken for the next answer.
 func (c *conn) finish(resp *http.Response, r Request) (*Answer, error) {
-	a := &Answer{Status: resp.StatusCode, ContentType: typeOf(resp), Peer: c.peer}
+	a := &Answer{Status: resp.StatusCode, Peer: c.peer}
 	if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		return a, ErrEncoding
 	}
