@@ -36,10 +36,7 @@ func (w *worker) auto(ctx context.Context) {
 // welcome keeps an engine registered whose stream came unasked.
 func (c *chooser) welcome(ctx context.Context) {
 	w := c.w
-	select {
-	case <-w.pushed:
-	default:
-	}
+	drain(w.pushed)
 	w.explain("push: the engine's stream came unasked")
 	w.wonderNow()
 	t := w.newTrial()
@@ -192,10 +189,7 @@ func (c *chooser) serve(ctx context.Context, d store.Dialect) ending {
 			}
 			s.stop()
 			s = c.begin(ctx, d)
-			select {
-			case <-w.back: // it is reconsidered now
-			default:
-			}
+			drain(w.back) // it is reconsidered now
 			recheck = c.reconsider(ctx, d)
 		case <-w.pushed:
 			s.end()
@@ -249,15 +243,7 @@ func (s *session) end() {
 // undecided says whether a dialect preferred to d was given up, or not tried,
 // without a definite answer.
 func (c *chooser) undecided(d store.Dialect) bool {
-	for i := range c.offers {
-		switch o := &c.offers[i]; {
-		case o.Dialect == d:
-			return false
-		case o.Verdict == VerdictUnknown:
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.offers[:place(c.offers, d)], func(o Offer) bool { return o.Verdict == VerdictUnknown })
 }
 
 // recheck returns what tells when to reconsider the use of d; nil for never.
@@ -282,14 +268,9 @@ func (c *chooser) reconsider(ctx context.Context, d store.Dialect) <-chan time.T
 		return nil
 	}
 	c.review(&f, d)
-	for i := range c.offers {
-		o := &c.offers[i]
-		if o.Dialect == d {
-			break
-		}
-		if o.Dialect == store.DialectPush && o.Verdict == VerdictOffered {
-			o.fail(c.knock(ctx))
-		}
+	preferred := c.offers[:place(c.offers, d)]
+	if i := place(preferred, store.DialectPush); i < len(preferred) && preferred[i].Verdict == VerdictOffered {
+		preferred[i].fail(c.knock(ctx))
 	}
 	if c.w.hasTurn(d) {
 		c.explain()

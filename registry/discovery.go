@@ -420,6 +420,14 @@ func (w *worker) update(d *definition) bool {
 	return seen
 }
 
+// drain takes what poke left.
+func drain(c <-chan struct{}) {
+	select {
+	case <-c:
+	default:
+	}
+}
+
 // poke leaves a signal in a channel of one place.
 func poke(c chan<- struct{}) {
 	select {

@@ -244,10 +244,6 @@ func (w *worker) forgetShown() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.firstShown, w.detail = time.Time{}, ""
-	for _, signal := range []chan struct{}{w.back, w.detailed} {
-		select {
-		case <-signal:
-		default:
-		}
-	}
+	drain(w.back)
+	drain(w.detailed)
 }

@@ -85,10 +85,7 @@ func (w *worker) wonders() bool {
 	defer w.mu.Unlock()
 	w.asking = w.wanted
 	w.wanted = false
-	select {
-	case <-w.curious:
-	default:
-	}
+	drain(w.curious)
 	return w.asking
 }
 
