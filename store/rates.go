@@ -89,26 +89,27 @@ func grew(from, to []Sample) bool {
 // stalledSince returns since when each rank of the worker has had requests
 // waiting and none running. old and before are of the report before, which
 // counts where it is of the same source and rank set.
-func stalledSince(e, old *Entry, l, before *Live) []Instant {
-	if e.Worker.Role == RolePrefill || !slices.ContainsFunc(e.Ranks, stalled) {
+func stalledSince(e, old *Entry, l, before *Live) (since []Instant) {
+	if e.Worker.Role == RolePrefill {
 		return nil
 	}
-	since := make([]Instant, len(e.Ranks))
 	goesOn := before != nil && before.stalled != nil && old.Load.Source == e.Load.Source && sameRankSet(old.Ranks, e.Ranks)
-	for i, r := range e.Ranks {
-		switch {
-		case !stalled(r):
-		case goesOn:
+	for i := range e.Ranks {
+		if !stalled(&e.Ranks[i]) {
+			continue
+		}
+		if since == nil {
+			since = make([]Instant, len(e.Ranks))
+		}
+		if since[i] = l.Received; goesOn {
 			since[i] = cmp.Or(before.stalled[i], l.Received)
-		default:
-			since[i] = l.Received
 		}
 	}
 	return since
 }
 
 // stalled says that requests wait at a rank that runs none.
-func stalled(r Rank) bool {
+func stalled(r *Rank) bool {
 	running, known := r.Count(NumRunningReqs)
 	waiting, _ := r.Count(NumWaitingReqs)
 	return known && running == 0 && waiting > 0
