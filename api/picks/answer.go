@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	apiquery "github.com/loadplane/loadplane/api/query"
 	"github.com/loadplane/loadplane/client/pick"
 	"github.com/loadplane/loadplane/store/snapshot"
 )
@@ -77,11 +78,10 @@ type wireError struct {
 
 // refuse answers why there is no pick.
 func (p *Picks) refuse(w http.ResponseWriter, err error) {
-	var bad fault
 	var none *pick.Error
 	status, e := http.StatusBadRequest, wireError{"invalid_argument", string(p.opts.BadParameter), err.Error()}
 	switch {
-	case errors.As(err, &bad) && bad.unknown:
+	case errors.Is(err, apiquery.ErrUnknown):
 		e.Reason = string(p.opts.UnknownParameter)
 	case errors.As(err, &none):
 		status, e.Code, e.Reason = http.StatusServiceUnavailable, "unavailable", string(none.Reason)

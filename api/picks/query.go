@@ -1,11 +1,10 @@
 package picks
 
 import (
-	"fmt"
 	"net/url"
 	"strconv"
-	"strings"
 
+	apiquery "github.com/loadplane/loadplane/api/query"
 	"github.com/loadplane/loadplane/client/pick"
 )
 
@@ -16,8 +15,6 @@ const (
 	maxTokens = 1 << 30
 	// maxModel bounds the name of a model, as discovery does, bytes.
 	maxModel = 256
-	// maxEcho bounds what an error repeats of a request, bytes.
-	maxEcho = 64
 )
 
 // query is what a request asks for.
@@ -33,17 +30,9 @@ type query struct {
 	tokens int64
 }
 
-// fault is what is wrong with a query.
-type fault struct {
-	// unknown: a key does not exist; otherwise it has a bad value.
-	unknown bool
-	text    string
+func badValue(format string, args ...any) error {
+	return apiquery.Errorf(apiquery.ErrValue, format, args...)
 }
-
-// Error returns the text.
-func (f fault) Error() string { return f.text }
-
-func badValue(format string, args ...any) error { return fault{text: fmt.Sprintf(format, args...)} }
 
 // parse reads the query of a URL. Picks are per DP rank unless it says
 // otherwise: a rank is what has a queue of its own, so that workers of
@@ -56,7 +45,7 @@ func parse(raw string) (query, error) {
 	}
 	for key, values := range all {
 		if len(values) != 1 {
-			return q, badValue("%s can be there once only", cut(key))
+			return q, badValue("%s can be there once only", apiquery.Echo(key))
 		}
 		if err := q.set(key, values[0]); err != nil {
 			return q, err
@@ -73,7 +62,7 @@ func (q *query) set(key, v string) (err error) {
 		q.role, err = word(key, v, map[string]pick.Role{"plain": pick.RolePlain, "prefill": pick.RolePrefill, "decode": pick.RoleDecode})
 	case "policy":
 		if q.policy, err = pick.ParsePolicy(v); err != nil {
-			err = badValue("policy %q does not exist", cut(v))
+			err = badValue("policy %q does not exist", apiquery.Echo(v))
 		}
 	case "per":
 		q.perRank, err = word(key, v, map[string]bool{"worker": false, "rank": true})
@@ -86,7 +75,7 @@ func (q *query) set(key, v string) (err error) {
 	case "prompt_tokens":
 		q.tokens, err = number(key, v, maxTokens)
 	default:
-		err = fault{unknown: true, text: fmt.Sprintf("the query key %q does not exist", cut(key))}
+		err = apiquery.Unknown(key)
 	}
 	return err
 }
@@ -101,7 +90,7 @@ func model(v string) (string, error) {
 func word[T any](key, v string, words map[string]T) (T, error) {
 	t, ok := words[v]
 	if !ok {
-		return t, badValue("%s %q does not exist", key, cut(v))
+		return t, badValue("%s %q does not exist", key, apiquery.Echo(v))
 	}
 	return t, nil
 }
@@ -109,10 +98,7 @@ func word[T any](key, v string, words map[string]T) (T, error) {
 func number(key, v string, most int64) (int64, error) {
 	n, err := strconv.ParseInt(v, 10, 64)
 	if err != nil || n < 1 || n > most {
-		return 0, badValue("%s must be 1 to %d, and is %q", key, most, cut(v))
+		return 0, badValue("%s must be 1 to %d, and is %q", key, most, apiquery.Echo(v))
 	}
 	return n, nil
 }
-
-// cut bounds what an error repeats.
-func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxEcho)], "") }

@@ -30,9 +30,20 @@ type fault struct {
 	text string
 }
 
-func newFault(kind error, format string, args ...any) error {
+// Errorf returns an error that is of one of the kinds above and says what the
+// format makes of args.
+func Errorf(kind error, format string, args ...any) error {
 	return fault{kind, fmt.Sprintf(format, args...)}
 }
+
+// Unknown returns the error of a parameter that does not exist.
+func Unknown(key string) error {
+	return Errorf(ErrUnknown, "the query key %q does not exist", Echo(key))
+}
+
+// Echo returns what an error repeats of a request: its first 64 bytes, as
+// valid UTF-8.
+func Echo(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxEcho)], "") }
 
 // Error returns the text alone.
 func (f fault) Error() string { return f.text }
@@ -73,7 +84,7 @@ func Selection(f *pb.Filter, d pb.Detail) (Query, error) {
 	case pb.Detail_DETAIL_WORKERS:
 		q.Brief = true
 	default:
-		return q, newFault(ErrValue, "detail %d does not exist", d)
+		return q, Errorf(ErrValue, "detail %d does not exist", d)
 	}
 	s := filter.Selection{
 		Models: f.GetModels(), Zones: f.GetZones(), WorkerIDs: f.GetWorkerIds(),
@@ -87,7 +98,7 @@ func Selection(f *pb.Filter, d pb.Detail) (Query, error) {
 	}
 	for _, l := range f.GetLabels() {
 		if _, twice := s.Labels[l.GetKey()]; twice {
-			return q, newFault(ErrFilter, "labels: a name is there twice")
+			return q, Errorf(ErrFilter, "labels: a name is there twice")
 		}
 		s.Labels[l.GetKey()] = l.GetValues()
 	}
@@ -104,7 +115,7 @@ func Watch(req *pb.WatchSnapshotsRequest) (Query, error) {
 	q.Heartbeat = time.Duration(req.GetHeartbeatIntervalMs()) * time.Millisecond
 	q.ClientID = req.GetClientId()
 	if len(q.ClientID) > maxClientID {
-		return q, newFault(ErrValue, "client_id has %d bytes, the limit is %d", len(q.ClientID), maxClientID)
+		return q, Errorf(ErrValue, "client_id has %d bytes, the limit is %d", len(q.ClientID), maxClientID)
 	}
 	return q, nil
 }
@@ -114,7 +125,7 @@ func (q Query) with(s filter.Selection) (Query, error) {
 	f, err := filter.New(s)
 	if err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n") // one fault a line
-		return q, newFault(ErrFilter, "%s", first)
+		return q, Errorf(ErrFilter, "%s", first)
 	}
 	q.Filter = f
 	return q, nil
@@ -135,7 +146,7 @@ type parser struct {
 func parse(raw string, own func(p *parser, key string, values []string) error) (Query, error) {
 	all, err := url.ParseQuery(raw)
 	if err != nil {
-		return Query{}, newFault(ErrValue, "the query cannot be parsed")
+		return Query{}, Errorf(ErrValue, "the query cannot be parsed")
 	}
 	p := parser{selection: filter.Selection{Labels: make(map[string][]string)}}
 	for key, values := range all {
@@ -180,7 +191,7 @@ func (p *parser) snapshot(key string, values []string) (err error) {
 	case "wait":
 		p.Wait, err = duration(key, values)
 	default:
-		err = unknown(key)
+		err = Unknown(key)
 	}
 	return err
 }
@@ -192,13 +203,9 @@ func (p *parser) watch(key string, values []string) (err error) {
 	case "heartbeat_ms":
 		p.Heartbeat, err = milliseconds(key, values)
 	default:
-		err = unknown(key)
+		err = Unknown(key)
 	}
 	return err
-}
-
-func unknown(key string) error {
-	return newFault(ErrUnknown, "the query key %q does not exist", cut(key))
 }
 
 func roles(values []string) ([]store.Role, error) {
@@ -211,7 +218,7 @@ func roles(values []string) ([]store.Role, error) {
 			}
 		}
 		if role == store.RoleUnspecified {
-			return nil, newFault(ErrValue, "role can be \"plain\", \"prefill\" or \"decode\", and is %q", cut(v))
+			return nil, Errorf(ErrValue, "role can be \"plain\", \"prefill\" or \"decode\", and is %q", Echo(v))
 		}
 		out = append(out, role)
 	}
@@ -230,9 +237,9 @@ func word(key string, values []string, first, second string) (bool, error) {
 	case v == first && first != "":
 		return false, nil
 	case first == "":
-		return false, newFault(ErrValue, "%s can only be %q, and is %q", key, second, cut(v))
+		return false, Errorf(ErrValue, "%s can only be %q, and is %q", key, second, Echo(v))
 	}
-	return false, newFault(ErrValue, "%s can be %q or %q, and is %q", key, first, second, cut(v))
+	return false, Errorf(ErrValue, "%s can be %q or %q, and is %q", key, first, second, Echo(v))
 }
 
 // duration reads a time such as 20s or 1m30s; above a minute it is a minute.
@@ -243,7 +250,7 @@ func duration(key string, values []string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(v)
 	if err != nil || d < 0 {
-		return 0, newFault(ErrValue, "%s must be a time such as 20s, and is %q", key, cut(v))
+		return 0, Errorf(ErrValue, "%s must be a time such as 20s, and is %q", key, Echo(v))
 	}
 	return min(d, maxWait), nil
 }
@@ -255,17 +262,14 @@ func milliseconds(key string, values []string) (time.Duration, error) {
 	}
 	n, err := strconv.ParseUint(v, 10, 32)
 	if err != nil {
-		return 0, newFault(ErrValue, "%s must be a number of milliseconds, and is %q", key, cut(v))
+		return 0, Errorf(ErrValue, "%s must be a number of milliseconds, and is %q", key, Echo(v))
 	}
 	return time.Duration(n) * time.Millisecond, nil
 }
 
 func single(key string, values []string) (string, error) {
 	if len(values) != 1 {
-		return "", newFault(ErrValue, "%s can be there once only", key)
+		return "", Errorf(ErrValue, "%s can be there once only", key)
 	}
 	return values[0], nil
 }
-
-// cut bounds what an error repeats.
-func cut(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxEcho)], "") }

@@ -103,6 +103,7 @@ var edges = []edge{
 	{"api", "api/feeds", "shares the views of a filter"},
 	{"api", "api/pace", "spaces the messages of a watch"},
 	{"api", "api/picks", "answers picks"},
+	{"api/picks", "api/query", "a bad query is the same fault everywhere"},
 	{"api/picks", "client/pick", "picks by the routers' code"},
 	{"api/picks", "client/pick/credit", "counts what was answered"},
 	{"api/picks", "store", "values of the content"},
