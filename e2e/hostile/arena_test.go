@@ -186,7 +186,7 @@ func newArena(t *testing.T, workers []string) *arena {
 	known.Rediscover()
 	<-found
 	runs.Go(func() { a.must(server.Run(ctx, a.pipes)) })
-	a.watch(api.NewHTTPServer(a.handler, nil, quiet))
+	a.watch(api.NewHTTPServer(a.handler, nil, quiet), a.take)
 	return a
 }
 
@@ -197,8 +197,8 @@ func (a *arena) must(err error) {
 	}
 }
 
-// watch follows the plane over the API until the arena ends.
-func (a *arena) watch(server *http.Server) {
+// watch has take follow the plane over the API until the arena ends.
+func (a *arena) watch(server *http.Server, take func(*pb.WatchSnapshotsResponse)) {
 	listener := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	protocols := new(http.Protocols)
@@ -213,7 +213,7 @@ func (a *arena) watch(server *http.Server) {
 	a.must(err)
 	runs.Go(func() {
 		for stream.Receive() {
-			a.take(stream.Msg())
+			take(stream.Msg())
 		}
 	})
 	a.Cleanup(func() {

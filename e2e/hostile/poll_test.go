@@ -32,7 +32,6 @@ import (
 	"github.com/loadplane/loadplane/ingest/probe"
 	"github.com/loadplane/loadplane/ingest/push"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
-	"github.com/loadplane/loadplane/proto/loadplane/v1/loadplanev1connect"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/store"
 	"github.com/loadplane/loadplane/store/snapshot"
@@ -295,7 +294,7 @@ func newPollArena(t *testing.T, places []place) *arena {
 	a.must(err)
 	a.handler = served.Handler()
 	a.run(a.store.Run, known.Run, func(ctx context.Context) error { return server.Run(ctx, a.pipes) })
-	a.watch(api.NewHTTPServer(a.handler, nil, quiet))
+	a.watch(api.NewHTTPServer(a.handler, nil, quiet), a.take)
 	return a
 }
 
@@ -509,36 +508,14 @@ func sampled(began time.Time, every time.Duration) http.HandlerFunc {
 
 // follow watches the plane over its API, beside the arena's own watcher.
 func (a *arena) follow(take func(*client.View)) {
-	listener := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-	server := api.NewHTTPServer(a.handler, nil, slog.New(slog.DiscardHandler))
-	ctx, cancel := context.WithCancel(context.Background())
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{Protocols: protocols, DialContext: func(context.Context, string, string) (net.Conn, error) {
-		return listener.dial(netip.MustParseAddrPort("127.0.0.1:9"))
-	}}
-	var runs sync.WaitGroup
-	runs.Go(func() { _ = server.Serve(listener) })
-	stream, err := loadplanev1connect.NewSnapshotServiceClient(&http.Client{Transport: transport}, "http://plane").
-		WatchSnapshots(ctx, &pb.WatchSnapshotsRequest{})
-	a.must(err)
-	runs.Go(func() {
-		var replica client.Replica
-		for stream.Receive() {
-			view, err := replica.Apply(stream.Msg(), time.Now())
-			if err != nil {
-				a.Error(err)
-				return
-			}
-			take(view)
+	var replica client.Replica
+	a.watch(api.NewHTTPServer(a.handler, nil, slog.New(slog.DiscardHandler)), func(m *pb.WatchSnapshotsResponse) {
+		view, err := replica.Apply(m, time.Now())
+		if err != nil {
+			a.Error(err)
+			return
 		}
-	})
-	a.Cleanup(func() {
-		cancel()
-		_ = stream.Close()
-		transport.CloseIdleConnections()
-		_ = server.Close()
-		runs.Wait()
+		take(view)
 	})
 }
 
