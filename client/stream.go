@@ -40,17 +40,13 @@ type stream struct {
 	// arrivals has what came; it has no buffer, so that a stream is read as fast
 	// as messages are applied.
 	arrivals chan arrival
-	// done closes when the goroutine is over; err is set by then.
+	// done closes when the goroutine is over: err is set and its slot is free by
+	// then.
 	done chan struct{}
 	err  error
 }
 
-// read hands messages over until the stream or ctx ends.
-func (s *stream) read(ctx context.Context) {
-	defer close(s.done)
-	s.err = s.receive(ctx)
-}
-
+// receive hands messages over until the stream or ctx ends.
 func (s *stream) receive(ctx context.Context) error {
 	ctx, call := connect.NewClientContext(ctx)
 	if s.opts.Token != nil {

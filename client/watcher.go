@@ -139,8 +139,9 @@ func (w *Watcher) follow(ctx context.Context, address int) ending {
 	streamCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		defer func() { <-w.slots }()
-		s.read(streamCtx)
+		s.err = s.receive(streamCtx)
+		<-w.slots
+		close(s.done)
 	}()
 	err := w.take(ctx, s, &e)
 	cancel()
