@@ -349,10 +349,11 @@ func TestBug62RemovedWorker(t *testing.T) {
 		o.Filter = &pb.Filter{WorkerIds: []string{"gone"}}
 		watcher, _ := n.watch(t, o)
 		began := time.Now()
-		_, stale := watcher.View()
-		<-stale
-		v, _ := watcher.View()
-		if v == nil || v.Worker("gone") != nil || len(v.Workers()) != 0 || time.Since(began) != 0 {
+		v, stale := watcher.View()
+		for ; v == nil; v, stale = watcher.View() {
+			<-stale
+		}
+		if v.Worker("gone") != nil || len(v.Workers()) != 0 || time.Since(began) != 0 {
 			t.Errorf("view %v after %v", v, time.Since(began))
 		}
 		wait(time.Minute)

@@ -80,9 +80,9 @@ func ExampleWatcher() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
+	_, stale := watcher.View()
 	go func() { done <- watcher.Run(ctx) }()
 
-	_, stale := watcher.View()
 	<-stale // the first view; a router need not wait for it
 	view, _ := watcher.View()
 	now := time.Now()
