@@ -66,8 +66,10 @@ type ListWorkersResponse struct {
 	// Why discovery cannot deliver a new list; absent while it can. The last
 	// list stays in force.
 	DiscoveryError *string `protobuf:"bytes,2,opt,name=discovery_error,json=discoveryError,proto3,oneof" json:"discovery_error,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Server clock of the answer, milliseconds; 0 from planes that do not tell.
+	ServerClockMs uint64 `protobuf:"varint,3,opt,name=server_clock_ms,json=serverClockMs,proto3" json:"server_clock_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListWorkersResponse) Reset() {
@@ -114,12 +116,19 @@ func (x *ListWorkersResponse) GetDiscoveryError() string {
 	return ""
 }
 
+func (x *ListWorkersResponse) GetServerClockMs() uint64 {
+	if x != nil {
+		return x.ServerClockMs
+	}
+	return 0
+}
+
 // WorkerInfo is a worker and the state of the way to it.
 type WorkerInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The worker without its ranks.
 	Worker *Worker `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Where it was discovered, such as "flag" or "file".
+	// Where it was discovered, such as "flag", "file" or "registration".
 	DiscoveredBy string `protobuf:"bytes,2,opt,name=discovered_by,json=discoveredBy,proto3" json:"discovered_by,omitempty"`
 	// State of the way to the engine; a word from docs/operations.md.
 	Registration string `protobuf:"bytes,3,opt,name=registration,proto3" json:"registration,omitempty"`
@@ -127,7 +136,8 @@ type WorkerInfo struct {
 	RegistrationError *string `protobuf:"bytes,4,opt,name=registration_error,json=registrationError,proto3,oneof" json:"registration_error,omitempty"`
 	// HTTP status of the last call to the engine; absent without an answer.
 	RegistrationHttpStatus *uint32 `protobuf:"varint,5,opt,name=registration_http_status,json=registrationHttpStatus,proto3,oneof" json:"registration_http_status,omitempty"`
-	// Server clock of the next registration call, milliseconds.
+	// Server clock of the next registration call, or of the next renewal by
+	// whoever renews, milliseconds.
 	NextRegistrationMs *uint64 `protobuf:"varint,6,opt,name=next_registration_ms,json=nextRegistrationMs,proto3,oneof" json:"next_registration_ms,omitempty"`
 	// Peer address of the bound report stream; absent without one.
 	Peer *string `protobuf:"bytes,7,opt,name=peer,proto3,oneof" json:"peer,omitempty"`
@@ -147,9 +157,13 @@ type WorkerInfo struct {
 	EngineVersion *string `protobuf:"bytes,14,opt,name=engine_version,json=engineVersion,proto3,oneof" json:"engine_version,omitempty"`
 	// Why the dialect in force was chosen, and others were not.
 	DialectWhy *string `protobuf:"bytes,15,opt,name=dialect_why,json=dialectWhy,proto3,oneof" json:"dialect_why,omitempty"`
-	// Interval of polling in force, milliseconds; longer than the worker's own
-	// while the engine is slow. Absent where nothing is polled.
+	// Interval in force where the plane asks, milliseconds; longer than the
+	// worker's own while a polled engine is slow. Absent where the engine reports
+	// by itself.
 	PollIntervalMs *uint32 `protobuf:"varint,16,opt,name=poll_interval_ms,json=pollIntervalMs,proto3,oneof" json:"poll_interval_ms,omitempty"`
+	// Server clock at which the lease of the reporter ends that registered
+	// itself, unless it is renewed, milliseconds. Absent without one.
+	LeaseExpiresMs *uint64 `protobuf:"varint,17,opt,name=lease_expires_ms,json=leaseExpiresMs,proto3,oneof" json:"lease_expires_ms,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -296,16 +310,24 @@ func (x *WorkerInfo) GetPollIntervalMs() uint32 {
 	return 0
 }
 
+func (x *WorkerInfo) GetLeaseExpiresMs() uint64 {
+	if x != nil && x.LeaseExpiresMs != nil {
+		return *x.LeaseExpiresMs
+	}
+	return 0
+}
+
 var File_loadplane_v1_worker_proto protoreflect.FileDescriptor
 
 const file_loadplane_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"\x19loadplane/v1/worker.proto\x12\floadplane.v1\x1a\x19loadplane/v1/common.proto\"\x14\n" +
-	"\x12ListWorkersRequest\"\x8b\x01\n" +
+	"\x12ListWorkersRequest\"\xb3\x01\n" +
 	"\x13ListWorkersResponse\x122\n" +
 	"\aworkers\x18\x01 \x03(\v2\x18.loadplane.v1.WorkerInfoR\aworkers\x12,\n" +
-	"\x0fdiscovery_error\x18\x02 \x01(\tH\x00R\x0ediscoveryError\x88\x01\x01B\x12\n" +
-	"\x10_discovery_error\"\xff\x06\n" +
+	"\x0fdiscovery_error\x18\x02 \x01(\tH\x00R\x0ediscoveryError\x88\x01\x01\x12&\n" +
+	"\x0fserver_clock_ms\x18\x03 \x01(\x04R\rserverClockMsB\x12\n" +
+	"\x10_discovery_error\"\xc3\a\n" +
 	"\n" +
 	"WorkerInfo\x12,\n" +
 	"\x06worker\x18\x01 \x01(\v2\x14.loadplane.v1.WorkerR\x06worker\x12#\n" +
@@ -326,7 +348,8 @@ const file_loadplane_v1_worker_proto_rawDesc = "" +
 	"\vdialect_why\x18\x0f \x01(\tH\n" +
 	"R\n" +
 	"dialectWhy\x88\x01\x01\x12-\n" +
-	"\x10poll_interval_ms\x18\x10 \x01(\rH\vR\x0epollIntervalMs\x88\x01\x01B\x15\n" +
+	"\x10poll_interval_ms\x18\x10 \x01(\rH\vR\x0epollIntervalMs\x88\x01\x01\x12-\n" +
+	"\x10lease_expires_ms\x18\x11 \x01(\x04H\fR\x0eleaseExpiresMs\x88\x01\x01B\x15\n" +
 	"\x13_registration_errorB\x1b\n" +
 	"\x19_registration_http_statusB\x17\n" +
 	"\x15_next_registration_msB\a\n" +
@@ -338,7 +361,8 @@ const file_loadplane_v1_worker_proto_rawDesc = "" +
 	"\a_engineB\x11\n" +
 	"\x0f_engine_versionB\x0e\n" +
 	"\f_dialect_whyB\x13\n" +
-	"\x11_poll_interval_ms2h\n" +
+	"\x11_poll_interval_msB\x13\n" +
+	"\x11_lease_expires_ms2h\n" +
 	"\rWorkerService\x12W\n" +
 	"\vListWorkers\x12 .loadplane.v1.ListWorkersRequest\x1a!.loadplane.v1.ListWorkersResponse\"\x03\x90\x02\x01B?Z=github.com/loadplane/loadplane/proto/loadplane/v1;loadplanev1b\x06proto3"
 
