@@ -4,8 +4,10 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 )
@@ -49,6 +51,43 @@ func connection(ctx context.Context) (context.Context, *shared) {
 	plain := *p
 	plain.AuthInfo = s.AuthInfo
 	return peer.NewContext(ctx, &plain), s
+}
+
+// maxCallers bounds the addresses that are remembered.
+const maxCallers = 4096
+
+// callers bounds how often each address calls. It is safe for concurrent use.
+type callers struct {
+	limit rate.Limit
+	burst int
+
+	mu   sync.Mutex
+	seen map[netip.Addr]*rate.Limiter
+}
+
+func newCallers(limit rate.Limit, burst int) *callers {
+	return &callers{limit: limit, burst: burst, seen: make(map[netip.Addr]*rate.Limiter)}
+}
+
+// allow says whether an address may call now. Where there are too many
+// addresses all are forgotten: those that call too often must not cost the
+// others their calls.
+func (c *callers) allow(addr netip.Addr) bool {
+	addr = addr.WithZone("")
+	if p, err := addr.Prefix(64); err == nil && addr.Is6() {
+		addr = p.Addr()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.seen[addr]
+	if l == nil {
+		if len(c.seen) >= maxCallers {
+			clear(c.seen)
+		}
+		l = rate.NewLimiter(c.limit, c.burst)
+		c.seen[addr] = l
+	}
+	return l.Allow()
 }
 
 // Peer returns the remote address of a stream, an IPv4 address in IPv6 form

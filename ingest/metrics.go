@@ -20,7 +20,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name: "loadplane_ingest_panics_total", Help: "Handlers that ended by a panic.",
 		}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "loadplane_ingest_refused_total", Help: "Streams that were refused before a message was read, by reason.",
+			Name: "loadplane_ingest_refused_total", Help: "Streams and calls that were refused before a message was read, by reason.",
 		}, []string{"reason"}),
 	}
 	if reg == nil {

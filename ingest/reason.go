@@ -53,6 +53,9 @@ const (
 	ReasonBadRole store.Reason = "bad_role"
 	// ReasonIdentityTooLong: the source instance or the address is too long.
 	ReasonIdentityTooLong store.Reason = "identity_too_long"
+	// ReasonMissingLease: the first frame of a stream of a reporter that
+	// registers itself does not name its lease.
+	ReasonMissingLease store.Reason = "missing_lease"
 )
 
 // Reasons of the stream and the connection: the stream ends or is not begun.
@@ -65,6 +68,12 @@ const (
 	ReasonStreamRate store.Reason = "stream_rate"
 	// ReasonUnauthorized: the peer has no credential that is accepted.
 	ReasonUnauthorized store.Reason = "unauthorized"
+	// ReasonCallRate: an address calls faster than the server allows.
+	ReasonCallRate store.Reason = "call_rate"
+	// ReasonReportRate: far more reports come than were granted, and go on to.
+	ReasonReportRate store.Reason = "report_rate"
+	// ReasonAnswersUnread: the peer does not read what it is answered.
+	ReasonAnswersUnread store.Reason = "answers_unread"
 )
 
 // Refuse returns the refusal for one of this package's reasons. Reports are
@@ -77,8 +86,8 @@ func Refuse(reason store.Reason, message string) *registry.Refusal {
 func drops(reason store.Reason) bool {
 	switch reason {
 	case ReasonMissingSource, ReasonMissingWorker, ReasonBadRole, ReasonIdentityTooLong,
-		ReasonTooManyRefused,
-		ReasonTooManyStreams, ReasonStreamRate, ReasonUnauthorized:
+		ReasonMissingLease, ReasonTooManyRefused, ReasonReportRate, ReasonAnswersUnread,
+		ReasonTooManyStreams, ReasonStreamRate, ReasonUnauthorized, ReasonCallRate:
 		return false
 	}
 	return true

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/loadplane/loadplane/registry"
@@ -42,8 +43,9 @@ const (
 type ServerOptions struct {
 	// Credentials are those of the server; nil for plaintext.
 	Credentials credentials.TransportCredentials
-	// Authorize is asked before a message of a stream is read; nil allows
-	// all. Its error text goes to the log, not to the peer.
+	// Authorize is asked at every stream, before a message of it is read, and at
+	// every call but those of gRPC health; nil allows all. Its error text goes to
+	// the log, not to the peer.
 	Authorize func(ctx context.Context) error
 	// MaxStreamsPerConnection bounds the streams of a connection; 0 for 256,
 	// below 1,000.
@@ -52,8 +54,13 @@ type ServerOptions struct {
 	// that are not exempt; 0 for 200 and 400.
 	StreamsPerSecond float64
 	StreamBurst      int
-	// Exempt says which peers the bound of new streams does not hold for; nil
-	// for those on loopback.
+	// CallsPerSecond and CallBurst bound the calls of each address that is not
+	// exempt, but those of gRPC health; 0 for 100 and 200. An IPv6 address counts
+	// as its /64.
+	CallsPerSecond float64
+	CallBurst      int
+	// Exempt says which peers the bounds of new streams and of calls do not hold
+	// for; nil for those on loopback.
 	Exempt func(netip.Addr) bool
 	// Registerer takes the metrics; nil registers none.
 	Registerer prometheus.Registerer
@@ -62,7 +69,7 @@ type ServerOptions struct {
 }
 
 func (o *ServerOptions) complete() error {
-	if o.MaxStreamsPerConnection < 0 || o.StreamsPerSecond < 0 || o.StreamBurst < 0 {
+	if o.MaxStreamsPerConnection < 0 || o.StreamsPerSecond < 0 || o.StreamBurst < 0 || o.CallsPerSecond < 0 || o.CallBurst < 0 {
 		return errors.New("ingest: a limit is negative")
 	}
 	if o.MaxStreamsPerConnection >= http2Streams {
@@ -71,6 +78,8 @@ func (o *ServerOptions) complete() error {
 	setDefault(&o.MaxStreamsPerConnection, 256)
 	setDefault(&o.StreamsPerSecond, 200)
 	setDefault(&o.StreamBurst, 400)
+	setDefault(&o.CallsPerSecond, 100)
+	setDefault(&o.CallBurst, 200)
 	if o.Exempt == nil {
 		o.Exempt = netip.Addr.IsLoopback
 	}
@@ -97,6 +106,7 @@ type Server struct {
 	health    *health.Server
 	metrics   *metrics
 	newStream *rate.Limiter
+	callers   *callers
 	strangers rate.Sometimes
 }
 
@@ -114,6 +124,7 @@ func NewServer(opts ServerOptions) (*Server, error) {
 		health:    health.NewServer(),
 		metrics:   m,
 		newStream: rate.NewLimiter(rate.Limit(opts.StreamsPerSecond), opts.StreamBurst),
+		callers:   newCallers(rate.Limit(opts.CallsPerSecond), opts.CallBurst),
 		strangers: rate.Sometimes{First: 10, Interval: time.Second},
 	}
 	s.grpc = grpc.NewServer(s.settings()...)
@@ -229,9 +240,30 @@ func (s *Server) authorize(ctx context.Context) *registry.Refusal {
 	return Refuse(ReasonUnauthorized, "no accepted credential")
 }
 
+// unary guards every call as stream does streams. Load balancers ask for
+// health, and have no credential. A method whose description decodes first has
+// read its message by now; one of ours decodes in the handler.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (_ any, err error) {
 	defer s.recovered(info.FullMethod, &err)
+	if strings.HasPrefix(info.FullMethod, "/"+grpc_health_v1.Health_ServiceDesc.ServiceName+"/") {
+		return handler(ctx, req)
+	}
+	ctx, _ = connection(ctx)
+	if refusal := s.admitCall(ctx); refusal != nil {
+		s.metrics.refuse(refusal.Reason)
+		return nil, Status(refusal)
+	}
 	return handler(ctx, req)
+}
+
+func (s *Server) admitCall(ctx context.Context) *registry.Refusal {
+	if refusal := s.authorize(ctx); refusal != nil {
+		return refusal
+	}
+	if p := Peer(ctx); p.IsValid() && !s.opts.Exempt(p.Addr()) && !s.callers.allow(p.Addr()) {
+		return Refuse(ReasonCallRate, "too many calls at once")
+	}
+	return nil
 }
 
 // recovered turns a panic of a handler into an error.

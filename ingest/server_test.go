@@ -9,9 +9,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +32,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // pipes is a listener in memory whose connections have chosen addresses.
@@ -94,6 +97,8 @@ type server struct {
 	metrics *prometheus.Registry
 	stop    context.CancelFunc
 	stopped chan error
+	// calls counts those that were handled.
+	calls atomic.Int64
 }
 
 func serve(t *testing.T, opts ServerOptions, handle grpc.StreamHandler) *server {
@@ -108,6 +113,16 @@ func serve(t *testing.T, opts ServerOptions, handle grpc.StreamHandler) *server 
 	s.Registrar().RegisterService(&grpc.ServiceDesc{
 		ServiceName: "test.Test", HandlerType: (*any)(nil),
 		Streams: []grpc.StreamDesc{{StreamName: "Send", Handler: handle, ClientStreams: true}},
+		Methods: []grpc.MethodDesc{{MethodName: "Call", Handler: func(_ any, ctx context.Context, decode func(any) error, guard grpc.UnaryServerInterceptor) (any, error) {
+			return guard(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/test.Test/Call"}, func(ctx context.Context, _ any) (any, error) {
+				s.calls.Add(1)
+				p, _ := peer.FromContext(ctx)
+				if _, wrapped := p.AuthInfo.(*shared); wrapped {
+					return nil, status.Error(codes.Internal, "the handler sees our own wrapper")
+				}
+				return &emptypb.Empty{}, decode(&recorder{})
+			})
+		}}},
 	}, s)
 	ctx, stop := context.WithCancel(t.Context())
 	s.stop = stop
@@ -263,6 +278,91 @@ func TestServerAuthorizesBeforeReading(t *testing.T) {
 	})
 }
 
+// call makes a call and returns its status.
+func (s *server) call(cc *grpc.ClientConn) *status.Status {
+	return status.Convert(cc.Invoke(s.t.Context(), "/test.Test/Call", &emptypb.Empty{}, &emptypb.Empty{}))
+}
+
+// Calls are guarded as streams are, before their message is decoded; health is
+// not, since those that ask for it have no credential.
+func TestServerAuthorizesCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, ServerOptions{Authorize: func(ctx context.Context) error {
+			if Peer(ctx).Addr().String() == "192.0.2.2" {
+				return nil
+			}
+			return errors.New("secret detail")
+		}}, drainStream)
+		cc := s.connect(away)
+		if st := s.call(cc); st.Code() != codes.Unauthenticated || strings.Contains(st.Message(), "secret") {
+			t.Errorf("a stranger gets %v", st)
+		}
+		if s.calls.Load() != 0 || s.refused(ReasonUnauthorized) != 1 {
+			t.Errorf("handled %d times, counted %v", s.calls.Load(), s.refused(ReasonUnauthorized))
+		}
+		if _, err := grpc_health_v1.NewHealthClient(cc).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+			t.Errorf("health is %v", err)
+		}
+		if st := s.call(s.connect("192.0.2.2:1")); st.Code() != codes.OK || s.calls.Load() != 1 {
+			t.Errorf("an authorized caller gets %v", st)
+		}
+	})
+}
+
+// An address that calls too often costs the others nothing.
+func TestServerLimitsCallsOfAnAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, ServerOptions{CallsPerSecond: 10, CallBurst: 3}, drainStream)
+		cc := s.connect(away)
+		for range 3 {
+			if st := s.call(cc); st.Code() != codes.OK {
+				t.Fatalf("within the burst: %v", st)
+			}
+		}
+		if st := s.call(s.connect("192.0.2.1:2")); st.Code() != codes.ResourceExhausted || retryHint(st) == 0 {
+			t.Errorf("call 4 of the address: %v", st)
+		}
+		if got := s.refused(ReasonCallRate); got != 1 {
+			t.Errorf("%v refused, want 1", got)
+		}
+		for _, other := range []string{"192.0.2.2:1", "127.0.0.1:1"} {
+			if st := s.call(s.connect(other)); st.Code() != codes.OK {
+				t.Errorf("%s: %v", other, st)
+			}
+		}
+		near := s.connect("127.0.0.1:2")
+		for range 20 {
+			if st := s.call(near); st.Code() != codes.OK {
+				t.Fatalf("an exempt address: %v", st)
+			}
+		}
+		if _, err := grpc_health_v1.NewHealthClient(cc).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+			t.Errorf("health is %v", err)
+		}
+		<-time.After(100 * time.Millisecond)
+		if st := s.call(cc); st.Code() != codes.OK {
+			t.Errorf("later: %v", st)
+		}
+	})
+}
+
+func TestCallersAreBounded(t *testing.T) {
+	c := newCallers(1, 1)
+	addr := netip.MustParseAddr
+	if !c.allow(addr("2001:db8::1")) || c.allow(addr("2001:db8::2")) {
+		t.Error("two addresses of a /64 are not one")
+	}
+	if !c.allow(addr("2001:db8:0:1::1")) || !c.allow(addr("192.0.2.1")) || !c.allow(addr("192.0.2.2")) {
+		t.Error("others are refused")
+	}
+	for i := range 2 * maxCallers {
+		c.allow(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}))
+	}
+	if len(c.seen) > maxCallers {
+		t.Errorf("%d addresses are remembered", len(c.seen))
+	}
+}
+
 func TestServerKeepsAuthInfo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		infos := make(chan credentials.AuthInfo, 1)
@@ -390,10 +490,12 @@ func TestServerReportsFailedListener(t *testing.T) {
 
 func TestNewServerRefusesOptions(t *testing.T) {
 	for name, opts := range map[string]ServerOptions{
-		"streams":  {MaxStreamsPerConnection: -1},
-		"too many": {MaxStreamsPerConnection: 1000},
-		"rate":     {StreamsPerSecond: -1},
-		"burst":    {StreamBurst: -1},
+		"streams":    {MaxStreamsPerConnection: -1},
+		"too many":   {MaxStreamsPerConnection: 1000},
+		"rate":       {StreamsPerSecond: -1},
+		"burst":      {StreamBurst: -1},
+		"calls":      {CallsPerSecond: -1},
+		"call burst": {CallBurst: -1},
 	} {
 		if _, err := NewServer(opts); err == nil {
 			t.Errorf("%s: no error", name)
@@ -519,6 +621,16 @@ func TestCodes(t *testing.T) {
 		registry.ReasonShuttingDown:    codes.Unavailable,
 		registry.ReasonNotSynced:       codes.Unavailable,
 		ReasonTooManyStreams:           codes.ResourceExhausted,
+		ReasonCallRate:                 codes.ResourceExhausted,
+		ReasonReportRate:               codes.ResourceExhausted,
+		ReasonAnswersUnread:            codes.ResourceExhausted,
+		ReasonMissingLease:             codes.InvalidArgument,
+		registry.ReasonTooManyWorkers:  codes.ResourceExhausted,
+		registry.ReasonLeaseHeld:       codes.AlreadyExists,
+		registry.ReasonUnknownLease:    codes.NotFound,
+		registry.ReasonLeaseExpired:    codes.NotFound,
+		registry.ReasonRegistrationOff: codes.PermissionDenied,
+		registry.ReasonBadRegistration: codes.InvalidArgument,
 		registry.ReasonWorkerRemoved:   codes.NotFound,
 		registry.ReasonIdentityChanged: codes.NotFound,
 		registry.ReasonSuperseded:      codes.Aborted,
@@ -550,6 +662,8 @@ func TestEveryReasonIsProvoked(t *testing.T) {
 		ReasonUnauthorized: true, ReasonTooManyRefused: true, ReasonMessageTooLarge: true,
 		// By the decoders of the dialects: see the tests of push.
 		ReasonMalformed: true,
+		// By the calls of the server above, and by the tests of native.
+		ReasonCallRate: true, ReasonMissingLease: true, ReasonReportRate: true, ReasonAnswersUnread: true,
 	}
 	for _, tt := range refusals {
 		r := good(0, 1)

@@ -18,25 +18,29 @@ const MaxRefusedInRow = 10
 // retryAfter is the hint that goes with RESOURCE_EXHAUSTED.
 const retryAfter = 5 * time.Second
 
-// Code returns the status code that ends a stream for a reason, and whether
+// Code returns the status code that ends a stream or a call for a reason, and whether
 // the reason is one of ingest or registry. It is chosen for what an engine
 // does next: UNAVAILABLE and RESOURCE_EXHAUSTED make it come back by itself,
 // INVALID_ARGUMENT, PERMISSION_DENIED and UNAUTHENTICATED make it wait for a
 // renewed registration, and the others end its reporting until it is
-// registered again.
+// registered again. A reporter that registers itself does so at once after
+// NOT_FOUND, and waits for its turn after ALREADY_EXISTS.
 func Code(reason store.Reason) (codes.Code, bool) {
 	switch reason {
 	case registry.ReasonShuttingDown, registry.ReasonNotSynced:
 		return codes.Unavailable, true
-	case ReasonMessageTooLarge, ReasonTooManyStreams, ReasonStreamRate:
+	case ReasonMessageTooLarge, ReasonTooManyStreams, ReasonStreamRate, ReasonCallRate, ReasonReportRate, ReasonAnswersUnread,
+		registry.ReasonTooManyWorkers:
 		return codes.ResourceExhausted, true
-	case registry.ReasonWorkerRemoved, registry.ReasonIdentityChanged:
+	case registry.ReasonWorkerRemoved, registry.ReasonIdentityChanged, registry.ReasonUnknownLease, registry.ReasonLeaseExpired:
 		return codes.NotFound, true
 	case registry.ReasonSuperseded:
 		return codes.Aborted, true
 	case registry.ReasonRetired:
 		return codes.FailedPrecondition, true
-	case registry.ReasonPeerMismatch:
+	case registry.ReasonLeaseHeld:
+		return codes.AlreadyExists, true
+	case registry.ReasonPeerMismatch, registry.ReasonRegistrationOff:
 		return codes.PermissionDenied, true
 	case ReasonUnauthorized:
 		return codes.Unauthenticated, true
@@ -49,9 +53,10 @@ func invalid(reason store.Reason) bool {
 	switch reason {
 	case registry.ReasonUnknownWorker, registry.ReasonRoleMismatch, registry.ReasonDialectMismatch,
 		registry.ReasonSequenceJump, registry.ReasonOldSequence, registry.ReasonClaimChanged,
-		registry.ReasonBadAddress, store.ReasonDuplicateOrigin:
+		registry.ReasonBadAddress, registry.ReasonBadRegistration, store.ReasonDuplicateOrigin:
 		return true
-	case ReasonMissingSource, ReasonMissingWorker, ReasonBadRole, ReasonIdentityTooLong, ReasonTooManyRefused:
+	case ReasonMissingSource, ReasonMissingWorker, ReasonBadRole, ReasonIdentityTooLong, ReasonTooManyRefused,
+		ReasonMissingLease:
 		return true
 	case ReasonMalformed, ReasonTooManyRanks, ReasonStringTooLong, ReasonBadStatus, ReasonBadTime,
 		ReasonUnreachableWithRanks, ReasonMissingError, ReasonNoRanks, ReasonBadRank,

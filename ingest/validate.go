@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sort"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/loadplane/loadplane/registry"
@@ -211,6 +212,22 @@ func flags(r *store.Rank) store.Flag {
 		}
 	}
 	return 0
+}
+
+// SampleAge returns how old the oldest sample of a load was when its report was
+// built, by the engine's own clock, at most an hour; ok is false where a time is
+// unknown.
+func SampleAge(l *store.Load) (age time.Duration, ok bool) {
+	if len(l.Samples) == 0 || l.ReportUnixMs < 0 {
+		return 0, false
+	}
+	oldest := l.Samples[0].TimeUnixMs
+	for _, s := range l.Samples[1:] {
+		oldest = min(oldest, s.TimeUnixMs)
+	}
+	// Both are below 2^63, so their difference cannot overflow.
+	ms := max(0, l.ReportUnixMs-oldest)
+	return time.Duration(min(ms, int64(time.Hour/time.Millisecond))) * time.Millisecond, oldest >= 0
 }
 
 // cut shortens an error text at the start of a rune. A text that was cut does

@@ -25,9 +25,12 @@ type chooser struct {
 func (w *worker) auto(ctx context.Context) {
 	c := &chooser{w: w}
 	for ctx.Err() == nil {
-		if w.hasTurn(store.DialectPush) {
+		switch {
+		case w.hasTurn(store.DialectPush):
 			c.welcome(ctx)
-		} else if c.probe(ctx) {
+		case w.hasTurn(store.DialectNative):
+			c.heed(ctx)
+		case c.probe(ctx):
 			c.try(ctx)
 		}
 	}
@@ -43,6 +46,42 @@ func (c *chooser) welcome(ctx context.Context) {
 	t.proven = true
 	c.register(ctx, t)
 	w.pause(ctx, minBackoff)
+}
+
+// heed leaves an engine alone for which a registered reporter speaks, until its
+// lease ended or nothing was heard of it for long.
+func (c *chooser) heed(ctx context.Context) {
+	w := c.w
+	drain(w.pushed)
+	w.explain("native: a reporter registered")
+	w.wonderNow()
+	for ctx.Err() == nil && w.hasTurn(store.DialectNative) {
+		left := w.quietIn()
+		if (left <= 0 || !w.leased()) && w.pass(store.DialectNative, store.DialectUnspecified) {
+			break
+		}
+		w.doze(ctx, max(left, minBackoff))
+	}
+	w.pause(ctx, minBackoff)
+}
+
+// doze waits for a time, or until a stream comes or ends.
+func (w *worker) doze(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-w.early:
+	case <-w.pushed:
+	}
+}
+
+// leased says whether a reporter holds a lease for the worker.
+func (w *worker) leased() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lease != ""
 }
 
 // register runs the registration until its trial is over. Push has the turn.
@@ -127,7 +166,7 @@ func (c *chooser) try(ctx context.Context) {
 		c.explain()
 		e := c.use(ctx, o.Dialect)
 		switch {
-		case ctx.Err() != nil || c.w.hasTurn(store.DialectPush):
+		case ctx.Err() != nil || c.w.taken():
 			return
 		case e.proven:
 			c.again = 0
@@ -143,11 +182,10 @@ func (c *chooser) try(ctx context.Context) {
 func (c *chooser) use(ctx context.Context, d store.Dialect) ending {
 	switch {
 	case !c.w.pass(store.DialectUnspecified, d):
-		return ending{} // a pushed stream came
+		return ending{} // a stream came by itself
 	case d == store.DialectPush:
 		return c.register(ctx, c.w.newTrial())
 	}
-	defer c.w.pass(d, store.DialectUnspecified)
 	return c.serve(ctx, d)
 }
 
@@ -156,63 +194,6 @@ func (o *Offer) fail(e ending) {
 	o.Verdict, o.Reason, o.Detail = VerdictUnknown, e.reason, "tried after "+o.Detail
 	if e.settled {
 		o.Verdict = VerdictAbsent
-	}
-}
-
-// session is a run of a dialer.
-type session struct {
-	done  chan store.Reason
-	began time.Time
-	stop  context.CancelFunc
-}
-
-// serve runs the dialer of a dialect that has the turn. An engine whose
-// process changed is served on, while it is asked anew what it offers.
-func (c *chooser) serve(ctx context.Context, d store.Dialect) ending {
-	w := c.w
-	w.forgetShown()
-	t := w.newTrial()
-	deadline := time.NewTimer(time.Until(t.until))
-	defer deadline.Stop()
-	s := c.begin(ctx, d)
-	defer func() { s.stop() }()
-	recheck := c.recheck(d)
-	for {
-		select {
-		case reason := <-s.done:
-			if reason != ReasonInstanceChanged || ctx.Err() != nil {
-				return ending{reason: reason, settled: refuses(reason), proven: t.check(w)}
-			}
-			w.pause(ctx, minBackoff-time.Since(s.began))
-			if !w.hasTurn(d) {
-				return ending{}
-			}
-			s.stop()
-			s = c.begin(ctx, d)
-			drain(w.back) // it is reconsidered now
-			recheck = c.reconsider(ctx, d)
-		case <-w.pushed:
-			s.end()
-			return ending{}
-		case <-deadline.C:
-			if t.check(w) {
-				continue
-			}
-			if more := t.more(w); more > 0 {
-				deadline.Reset(more)
-				continue
-			}
-			s.end()
-			return ending{reason: store.ReasonNoReport, proven: t.check(w)}
-		case <-w.detailed:
-			c.detail(d)
-		case <-w.back:
-			if t.check(w) {
-				recheck = c.reconsider(ctx, d)
-			}
-		case <-recheck:
-			recheck = c.reconsider(ctx, d)
-		}
 	}
 }
 
@@ -227,19 +208,6 @@ func (c *chooser) detail(d store.Dialect) {
 	}
 }
 
-func (c *chooser) begin(ctx context.Context, d store.Dialect) session {
-	ctx, stop := context.WithCancel(ctx)
-	s := session{done: make(chan store.Reason, 1), began: time.Now(), stop: stop}
-	go func() { s.done <- c.w.serve(ctx, d) }()
-	return s
-}
-
-// end stops a session and waits for it.
-func (s *session) end() {
-	s.stop()
-	<-s.done
-}
-
 // undecided says whether a dialect preferred to d was given up, or not tried,
 // without a definite answer.
 func (c *chooser) undecided(d store.Dialect) bool {
@@ -252,30 +220,6 @@ func (c *chooser) recheck(d store.Dialect) <-chan time.Time {
 		return nil
 	}
 	return time.After(parkFor)
-}
-
-// reconsider asks again about the dialects preferred to d, which is in use. An
-// engine that can push is asked to: its stream, when it comes, takes over. It
-// returns what tells when to do so again.
-func (c *chooser) reconsider(ctx context.Context, d store.Dialect) <-chan time.Time {
-	if place(c.offers, d) == 0 {
-		return nil
-	}
-	t := c.w.target()
-	t.Using = d
-	f := c.w.reg.opts.Prober.Probe(ctx, t)
-	if ctx.Err() != nil {
-		return nil
-	}
-	c.review(&f, d)
-	preferred := c.offers[:place(c.offers, d)]
-	if i := place(preferred, store.DialectPush); i < len(preferred) && preferred[i].Verdict == VerdictOffered {
-		preferred[i].fail(c.knock(ctx))
-	}
-	if c.w.hasTurn(d) {
-		c.explain()
-	}
-	return c.recheck(d)
 }
 
 // knock makes one registration call, beside no other request.

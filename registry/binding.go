@@ -67,12 +67,14 @@ func (r *Registry) bound(b *Binding, w *worker, why *Refusal, c *Claim) (*Bindin
 }
 
 // bid is a claim with its normalised origin, or why it has none, and the
-// dialect of the stream that makes it.
+// dialect and the lease of the stream that makes it.
 type bid struct {
 	Claim
 	origin  string
 	bad     error
 	dialect store.Dialect
+	// lease is that of a registered reporter; empty for other streams.
+	lease string
 }
 
 // bind finds the worker of a bid and binds it. The caller holds r.mu, so
@@ -133,10 +135,12 @@ type Binding struct {
 	why *Refusal
 }
 
-// Check says whether a later message of a pushed stream still claims what it
-// was bound by. Another claim ends the binding.
+// Check says whether a later message of a stream still claims what it was
+// bound by; of that of a lease, the source instance alone. Another claim ends
+// the binding.
 func (b *Binding) Check(c Claim) error {
-	if c.Source == b.claim.Source && c.Role == b.claim.Role && b.sameOrigin(c.Addr) {
+	named := b.claim.lease != "" || (c.Role == b.claim.Role && b.sameOrigin(c.Addr))
+	if c.Source == b.claim.Source && named {
 		return b.Err()
 	}
 	b.w.endIf(b, &Refusal{

@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/loadplane/loadplane/registry/egress"
@@ -51,7 +53,8 @@ func (w *worker) call(ctx context.Context) outcome {
 	defer cancel()
 	spec, def := w.settings()
 	found := w.resolve(ctx)
-	conn, err := w.reg.dial(ctx, "tcp", w.origin)
+	origin, _ := w.contact(&spec)
+	conn, err := w.reg.dial(ctx, "tcp", origin)
 	if err != nil {
 		return failed(ReasonConnectFailed, err)
 	}
@@ -75,6 +78,18 @@ func (w *worker) call(ctx context.Context) outcome {
 	}
 	defer resp.Body.Close()
 	return judgeAnswer(resp)
+}
+
+// contact returns the origin and the base URL to which a registration goes:
+// those of the reporter beside the engine, on the worker's host, where a worker
+// that pushes names its port.
+func (w *worker) contact(spec *WorkerSpec) (origin, base string) {
+	if w.dialect != store.DialectPush || spec.ReporterPort == 0 {
+		return w.origin, w.url
+	}
+	origin = net.JoinHostPort(w.host(), strconv.Itoa(spec.ReporterPort))
+	scheme, _, _ := strings.Cut(w.url, "://")
+	return origin, scheme + "://" + origin
 }
 
 // resolve returns the addresses of the worker's host; nil where it has no
@@ -141,7 +156,8 @@ func (w *worker) request(ctx context.Context, spec *WorkerSpec, interval time.Du
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url+startReporting, bytes.NewReader(body))
+	_, base := w.contact(spec)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+startReporting, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

@@ -33,13 +33,14 @@ func (w *worker) keepDialled(ctx context.Context) {
 	w.wonderNow()
 	var again backoff
 	for ctx.Err() == nil {
-		began := time.Now()
+		began, source := time.Now(), w.instance()
 		reason := w.serve(ctx, w.dialect)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case reason == ReasonInstanceChanged:
 			again = 0
+			w.wonderUnopened(source)
 			w.pause(ctx, minBackoff-time.Since(began))
 		case refuses(reason) && !w.lapsed():
 			again = 0
@@ -52,6 +53,24 @@ func (w *worker) keepDialled(ctx context.Context) {
 	}
 }
 
+// instance returns the instance that was heard last.
+func (w *worker) instance() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.source
+}
+
+// wonderUnopened has the facts of another process asked for that is not heard
+// yet: what is known of the engine may keep it from being heard. One that is
+// was asked about when its stream opened.
+func (w *worker) wonderUnopened(before string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.source == before {
+		w.wonder()
+	}
+}
+
 // refuses says that a dialer's reason is a definite answer of the engine.
 func refuses(reason store.Reason) bool {
 	return reason == ReasonAuth || reason == ReasonUnsupported
@@ -59,7 +78,9 @@ func refuses(reason store.Reason) bool {
 
 // serve runs the dialer of a dialect.
 func (w *worker) serve(ctx context.Context, d store.Dialect) store.Reason {
-	return w.reg.opts.Dialers[d].Serve(ctx, &Engine{w: w, dialect: d})
+	e, leave := w.engine(d)
+	defer leave()
+	return w.reg.opts.Dialers[d].Serve(ctx, e)
 }
 
 // fail shows a state that came of a dialer's reason, with the error that the
@@ -75,7 +96,7 @@ func (w *worker) fail(state RegistrationState, reason store.Reason) {
 	if reason != ReasonUnsupported || way.Reason == "" {
 		way.Reason = reason
 	}
-	way.State = state
+	way.State, way.Renewal = state, 0
 	w.show(way)
 	w.note(way)
 }
@@ -135,19 +156,29 @@ func (w *worker) lapsed() bool {
 	return w.bound == nil && w.accepted != 0 && w.accepted >= lately
 }
 
+// unasked says that streams of a dialect come by themselves: they take the turn
+// of a worker whose dialect was left open, and are never given it.
+func unasked(d store.Dialect) bool { return d == store.DialectPush || d == store.DialectNative }
+
 // pass gives the turn from one dialect to another and says whether it could: a
-// pushed stream takes it from any other and keeps it while it is bound and
-// heard.
+// stream that came by itself keeps it while it is bound and heard.
 func (w *worker) pass(from, to store.Dialect) bool {
 	lately := w.reg.clock.Now().Add(-w.reg.opts.quietFor())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	speaks := w.bound != nil && w.bound.claim.dialect == from && w.accepted >= lately
-	if w.turn != from || (from == store.DialectPush && speaks) {
+	if w.turn != from || (unasked(from) && speaks) {
 		return false
 	}
 	w.turn = to
 	return true
+}
+
+// taken says that a stream that came by itself has the turn.
+func (w *worker) taken() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return unasked(w.turn)
 }
 
 // hasTurn says whether streams of a dialect may bind.

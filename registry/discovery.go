@@ -70,7 +70,7 @@ func (r *Registry) readSources() error {
 
 func (r *Registry) checkSpec(s *WorkerSpec) error {
 	switch d := s.Dialect; d {
-	case store.DialectUnspecified, store.DialectPush, store.DialectNone:
+	case store.DialectUnspecified, store.DialectPush, store.DialectNative, store.DialectNone:
 	default:
 		if r.opts.Dialers[d] == nil {
 			return fmt.Errorf("dialect: %s is not available here", d)
@@ -230,14 +230,22 @@ type definition struct {
 // define joins a spec with what is remembered of the worker.
 func (r *Registry) define(f *found, m memory) definition {
 	d := definition{spec: f.WorkerSpec, dialect: f.Dialect}
-	role := cmp.Or(f.Role, m.facts.Role, m.claimed)
+	reg := m.registered
+	if reg == nil {
+		reg = &WorkerSpec{}
+	}
+	role := cmp.Or(f.Role, reg.Role, m.facts.Role, m.claimed)
 	d.roleKnown = role != store.RoleUnspecified || r.opts.Prober == nil
 	d.def = &store.Worker{
 		ID: f.ID, URL: f.URL, Origin: f.Origin, Role: cmp.Or(role, store.RoleRegular), Models: f.Models,
-		Zone: f.Zone, Labels: f.Labels, Draining: f.Draining,
+		Zone: cmp.Or(f.Zone, reg.Zone), Labels: joinLabels(f.Labels, reg.Labels), Draining: f.Draining,
 		Interval: cmp.Or(f.Interval, r.opts.ReportInterval), DiscoveredBy: f.by, Duplicate: f.duplicate,
 	}
-	if f.Models == nil {
+	switch {
+	case f.Models != nil:
+	case reg.Models != nil:
+		d.def.Models = reg.Models
+	default:
 		d.def.Models = m.facts.Models
 	}
 	switch {
@@ -249,6 +257,19 @@ func (r *Registry) define(f *found, m memory) definition {
 		d.def.Dialect = d.dialect
 	}
 	return d
+}
+
+// joinLabels returns those of named, and those of others that it does not name.
+func joinLabels(named, others map[string]string) map[string]string {
+	if len(named) == 0 {
+		return others
+	}
+	if len(others) == 0 {
+		return named
+	}
+	all := maps.Clone(others)
+	maps.Copy(all, named)
+	return all
 }
 
 // reconcile makes the workers those of the sources, by one change of the
@@ -294,37 +315,57 @@ func (r *Registry) replace(want []found, start starter) (store.Discovery, []ende
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := store.Discovery{Synced: true}
+	want = slices.Concat(want, r.lodgers(want))
 	next := make(map[string]*worker, len(want))
 	var added []*worker
 	for i := range want {
-		f := &want[i]
-		old := r.workers[f.ID]
-		m := old.memory(f.URL)
-		def := r.define(f, m)
-		if old == nil || !old.is(&def) {
-			// What a stream claimed and chose is forgotten with it.
-			m = memory{facts: m.facts, line: m.line, lines: m.lines, roleMoved: m.roleMoved}
-			def = r.define(f, m)
-			next[f.ID] = newWorker(r, &def, m)
-			added = append(added, next[f.ID])
-			d.Added = append(d.Added, next[f.ID].slot)
-			continue
-		}
-		next[f.ID] = old
-		if old.update(&def) {
-			d.Updated = append(d.Updated, store.Update{Slot: old.slot, Worker: def.def})
+		w, fresh := r.place(&want[i], &d)
+		next[w.id] = w
+		if fresh {
+			added = append(added, w)
 		}
 	}
 	removed, streams := r.removeOthers(next)
 	for _, w := range removed {
 		d.Removed = append(d.Removed, w.slot)
 	}
-	if !r.synced || len(d.Removed)+len(d.Added)+len(d.Updated) > 0 {
+	first := !r.synced
+	r.adopt(next)
+	r.keepTenants(&d)
+	if first || changes(&d) {
 		r.opts.Store.Apply(d)
 	}
-	r.adopt(next)
 	r.begin(added, removed, start)
+	for _, w := range added {
+		if t := r.tenants[w.origin]; t != nil && !w.duplicate {
+			w.lodge(t)
+		}
+	}
 	return d, streams
+}
+
+func changes(d *store.Discovery) bool { return len(d.Removed)+len(d.Added)+len(d.Updated) > 0 }
+
+// place returns the worker of a listing: the one that is there, changed in
+// place, or a new one where the identity is another. The caller holds r.mu.
+func (r *Registry) place(f *found, d *store.Discovery) (w *worker, fresh bool) {
+	old := r.workers[f.ID]
+	m := old.memory(f.URL)
+	r.recall(f, &m)
+	def := r.define(f, m)
+	if old != nil && old.is(&def) {
+		if old.update(&def) {
+			d.Updated = append(d.Updated, store.Update{Slot: old.slot, Worker: def.def})
+		}
+		return old, false
+	}
+	// What a stream claimed and chose is forgotten with it.
+	m = memory{facts: m.facts, line: m.line, lines: m.lines, roleMoved: m.roleMoved}
+	r.recall(f, &m)
+	def = r.define(f, m)
+	w = newWorker(r, &def, m)
+	d.Added = append(d.Added, w.slot)
+	return w, true
 }
 
 // removeOthers ends the workers that are not in next, and the streams that
@@ -381,8 +422,12 @@ func (r *Registry) begin(added, removed []*worker, start starter) {
 		if w.facts.Family != "" {
 			w.tell(&w.facts)
 		}
-		if w.dialect == store.DialectNone || w.duplicate {
+		switch {
+		case w.dialect == store.DialectNone || w.duplicate:
 			w.slot.Diagnose(func(d *store.Diagnostics) { d.Registration = string(StateOff) })
+			continue
+		case w.dialect == store.DialectNative:
+			w.expect()
 			continue
 		}
 		delay := time.Duration(i/spreadBatch) * spreadStep
@@ -412,10 +457,13 @@ func (w *worker) update(d *definition) bool {
 	w.roleKnown = d.roleKnown
 	if seen {
 		w.def = d.def
+		if w.dialect == store.DialectNative {
+			w.explainNative()
+		}
 	}
 	if asked {
 		w.spec = d.spec
-		poke(w.changed)
+		w.stir()
 	}
 	return seen
 }

@@ -19,6 +19,15 @@
 // are tried in order. The dialect of the stream that is bound is the one in
 // force; it changes in place. A pushed stream always may bind to such a worker,
 // and keeps its dialect in force until the engine is silent and refuses. An
-// engine in a less preferred dialect is asked again where the better ones gave
-// no definite answer.
+// engine that is dialled in a less preferred dialect is asked again where the
+// better ones gave no definite answer, and where it says something else of its
+// reporters. What it offers by then is tried beside the dialect in use, which
+// goes on until the other one is heard. A pushed stream is not given up so.
+//
+// A reporter may register an engine by itself: Registry.Register grants a lease,
+// and Registry.BindLease binds the stream that speaks by it. A worker that no
+// other source lists is added for as long as its lease lasts; of one that is
+// listed, the listing stands. Nothing is ever sent to a worker that is there by
+// its registration alone. The stream of a lease takes the turn of a worker whose
+// dialect was left open, and keeps it while it is heard.
 package registry

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/loadplane/loadplane/registry/egress"
@@ -30,6 +31,26 @@ type Facts struct {
 	// MaxRunning is the most requests that a rank runs at once, for engines
 	// whose load page does not say it.
 	MaxRunning int64
+	// ReporterPort is the port on which the engine's load reporter is to be
+	// dialled; 0 for none.
+	ReporterPort int
+	// LoadStat is where the engine publishes its load.
+	LoadStat LoadStat
+}
+
+// LoadStat is where an engine publishes the load of its DP ranks, one ZMQ
+// socket for each. It is a plain value and comparable; a zero Port says that
+// the engine publishes none.
+type LoadStat struct {
+	// Host is empty where it is the engine's own, which a wildcard address
+	// means.
+	Host string
+	// Port is that of rank 0; rank r has Port + r.
+	Port int
+	// Topic is the first frame of each message.
+	Topic string
+	// Ranks is the number of sockets.
+	Ranks int
 }
 
 // Target is what a prober or a dialer needs to know of a worker, as it is at
@@ -46,10 +67,16 @@ type Target struct {
 	MaxRunning int64
 	// TokenFile and CAFile are the credentials in force; empty for none.
 	TokenFile, CAFile string
+	// ReporterPort is the port of the load reporter in force: that of discovery,
+	// else that of Facts, else the general one; 0 for none.
+	ReporterPort int
+	// Lease is the one that a session asks for.
+	Lease time.Duration
 	// Facts are what is known of the engine so far.
 	Facts Facts
 	// Using is the dialect in use. A probe then asks about those preferred to
-	// it alone, and for no facts; DialectUnspecified asks for all.
+	// it alone, and for no facts but those that tell whether they are there;
+	// DialectUnspecified asks for all.
 	Using store.Dialect
 	// Behind is the page that was the last to time out when the engine was
 	// asked for all; the next search begins behind it. Empty for none.
@@ -121,8 +148,8 @@ type Dialer interface {
 	// Serve keeps the load of one worker coming until ctx ends, and then
 	// returns an empty reason. It bears all passing trouble itself. It returns
 	// a reason where the engine does not have the dialect (ReasonUnsupported),
-	// refuses it (ReasonAuth), where another process answers than before and
-	// was opened (ReasonInstanceChanged), or where the worker is spoken for by another
+	// refuses it (ReasonAuth), where another process answers than before
+	// (ReasonInstanceChanged), or where the worker is spoken for by another
 	// stream (the reason of the refusal).
 	// After a definite answer the engine is left alone for a minute, or asked
 	// anew what it offers; after ReasonInstanceChanged it is served again at
@@ -135,6 +162,29 @@ type Dialer interface {
 type Engine struct {
 	w       *worker
 	dialect store.Dialect
+	changed chan struct{}
+}
+
+// engine returns the worker for one run of a dialer, until leave is called.
+func (w *worker) engine(d store.Dialect) (e *Engine, leave func()) {
+	e = &Engine{w: w, dialect: d, changed: make(chan struct{}, 1)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	drain(w.changed) // what changed until now is in the target
+	w.engines = append(w.engines, e)
+	return e, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.engines = slices.DeleteFunc(w.engines, func(other *Engine) bool { return other == e })
+	}
+}
+
+// stir signals that the target may have changed. The caller holds w.mu.
+func (w *worker) stir() {
+	poke(w.changed)
+	for _, e := range w.engines {
+		poke(e.changed)
+	}
 }
 
 // Way is the state of the way to an engine, for diagnostics. It is a plain
@@ -150,6 +200,9 @@ type Way struct {
 	Interval time.Duration
 	// Detail says what is read, for people; empty for nothing new.
 	Detail string
+	// Renewal is the time until the session is renewed; 0 where it is not, or
+	// nothing is new.
+	Renewal time.Duration
 }
 
 // Target returns what is known of the worker now.
@@ -160,7 +213,7 @@ func (w *worker) target() Target {
 	defer w.mu.Unlock()
 	opts := &w.reg.opts
 	patience := opts.StaleAfter / 2
-	if w.turn == store.DialectUnspecified || w.turn == store.DialectPush {
+	if w.turn == store.DialectUnspecified || unasked(w.turn) {
 		patience = 0
 	}
 	return Target{
@@ -168,40 +221,51 @@ func (w *worker) target() Target {
 		ID: w.id, URL: w.url, Origin: w.origin, Interval: w.def.Interval,
 		Models: w.spec.Models, MaxRunning: w.spec.MaxRunning, Facts: w.facts,
 		TokenFile: cmp.Or(w.spec.TokenFile, opts.TokenFile), CAFile: cmp.Or(w.spec.CAFile, opts.CAFile),
+		ReporterPort: cmp.Or(w.spec.reporterPort(), w.facts.ReporterPort, opts.ReporterPort), Lease: opts.Lease,
 	}
 }
 
-// Changed signals that discovery may have changed the target in place. It is
-// for the dialer that serves the engine.
-func (e *Engine) Changed() <-chan struct{} { return e.w.changed }
+// Changed signals that discovery, or what the engine says of its reporters, may
+// have changed the target in place. It is for the dialer that serves the engine.
+func (e *Engine) Changed() <-chan struct{} { return e.changed }
 
 // Open makes a session of a dialer the stream that speaks for the worker and
 // leaves its first load in the store. source names the instance of the engine
 // process; peer is the address that was dialled. Nothing changes when it
-// returns a *Refusal, as it does while another dialect is in force.
+// returns a *Refusal, as it does while another dialect is in force. A dialer
+// that is on trial beside the one in use takes its place.
 func (e *Engine) Open(source string, peer netip.AddrPort, first *store.Load) (*Binding, error) {
 	c := bid{Claim: Claim{Addr: e.w.url, Source: source, Peer: peer}, origin: e.w.origin, dialect: e.dialect}
 	r := e.w.reg
 	r.mu.RLock()
-	b, why := e.w.open(c, first)
+	b, overtook, why := e.w.open(c, first)
 	r.mu.RUnlock()
+	if overtook != nil {
+		e.Show(*overtook)
+	}
 	return r.bound(b, e.w, why, &c.Claim)
 }
 
-// open admits a dialer's bid. The caller holds r.mu for reading.
-func (w *worker) open(c bid, first *store.Load) (*Binding, *Refusal) {
+// open admits a dialer's bid. Where it was on trial, what it showed last is
+// returned as well. The caller holds r.mu for reading.
+func (w *worker) open(c bid, first *store.Load) (b *Binding, overtook *Way, why *Refusal) {
 	if w.reg.draining {
-		return nil, shuttingDown()
+		return nil, nil, shuttingDown()
 	}
 	if now := w.reg.workers[w.id]; now != w {
-		return nil, gone(now != nil)
+		return nil, nil, gone(now != nil)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.turn != c.dialect {
-		return nil, superseded()
+	rival := w.rival == c.dialect && w.turn != c.dialect
+	if w.turn != c.dialect && !rival {
+		return nil, nil, superseded()
 	}
-	return w.take(c, first)
+	b, why = w.take(c, first)
+	if why == nil && rival {
+		overtook = w.overtake(c.dialect)
+	}
+	return b, overtook, why
 }
 
 // Refuse counts and logs a report of the worker that was refused before it
@@ -209,11 +273,15 @@ func (w *worker) open(c bid, first *store.Load) (*Binding, *Refusal) {
 func (e *Engine) Refuse(why *Refusal) { e.w.reg.refuse(e.w, why) }
 
 // Show tells operators how the way to the engine is. It is cheap where nothing
-// changed. It does nothing once another dialect is in force.
+// changed. It does nothing once another dialect is in force; what a dialer on
+// trial shows is kept until its dialect is.
 func (e *Engine) Show(way Way) {
 	w := e.w
 	w.mu.Lock()
 	mine := w.turn == e.dialect
+	if !mine && w.rival == e.dialect {
+		w.rivalWay = way
+	}
 	if way.Interval == 0 {
 		way.Interval = w.shown.Interval
 	}

@@ -36,7 +36,7 @@ func TestTarget(t *testing.T) {
 		want := Target{
 			ID: testWorker, URL: testWorker + "/base", Origin: testOrigin, Interval: 500 * time.Millisecond,
 			Models: []string{"m"}, MaxRunning: 9, TokenFile: "/t", CAFile: "/general",
-			Line: p.workers[testWorker].line, Patience: testStale / 2,
+			Line: p.workers[testWorker].line, Patience: testStale / 2, Lease: testLease,
 		}
 		if got := e.Target(); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)
@@ -47,6 +47,64 @@ func TestTarget(t *testing.T) {
 		want.Facts.DPSize = 4
 		if got := e.Target(); !reflect.DeepEqual(got, want) {
 			t.Errorf("after discovery changed: got %+v, want %+v", got, want)
+		}
+	})
+}
+
+// TestReporterPort: the port of discovery goes before that of the engine, and
+// both before the general one.
+func TestReporterPort(t *testing.T) {
+	for name, c := range map[string]struct {
+		setting string
+		facts   int
+		want    int
+	}{
+		"key":               {",reporter_port=1001,label.reporter_port=1002", 1003, 1001},
+		"label":             {",label.reporter_port=1002", 1003, 1002},
+		"engine":            {"", 1003, 1003},
+		"general":           {"", 0, 1004},
+		"of another worker": {",label.port=1002", 0, 1004},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dialled(t, testWorker+c.setting, func(p *plane, e *Engine) {
+				p.opts.ReporterPort = 1004
+				p.workers[testWorker].learnFacts(&Finding{Facts: Facts{ReporterPort: c.facts}})
+				if got := e.Target().ReporterPort; got != c.want {
+					t.Errorf("port %d, want %d", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestDialerIsWoken by a change of discovery, and by what the engine says of
+// its reporters, once each.
+func TestDialerIsWoken(t *testing.T) {
+	dialled(t, testWorker, func(p *plane, e *Engine) {
+		w := p.workers[testWorker]
+		for _, step := range []struct {
+			name   string
+			change func()
+			wakes  bool
+		}{
+			{"port", func() { w.learnFacts(&Finding{Facts: Facts{ReporterPort: 7}}) }, true},
+			{"same port", func() { w.learnFacts(&Finding{Facts: Facts{ReporterPort: 7}}) }, false},
+			{"sockets", func() { w.learnFacts(&Finding{Facts: Facts{LoadStat: LoadStat{Port: 5, Ranks: 2}}}) }, true},
+			{"version", func() { w.learnFacts(&Finding{Facts: Facts{Version: "2"}}) }, false},
+			{"none any more", func() { w.learnFacts(&Finding{Complete: true}) }, true},
+			{"discovery", func() { p.rediscover(testWorker + ",dialect=poll,zone=z") }, true},
+		} {
+			step.change()
+			select {
+			case <-e.Changed():
+				if !step.wakes {
+					t.Errorf("%s woke the dialer", step.name)
+				}
+			default:
+				if step.wakes {
+					t.Errorf("%s did not wake the dialer", step.name)
+				}
+			}
 		}
 	})
 }

@@ -138,6 +138,10 @@ func (w *worker) learnFacts(f *Finding) bool {
 	now.Models = now.Models[:min(len(now.Models), maxListed)]
 	held := w.holdRole(&now)
 	w.facts = now
+	if now.ReporterPort != old.ReporterPort || now.LoadStat != old.LoadStat {
+		w.stir()
+		poke(w.back)
+	}
 	matters := (w.spec.Role == store.RoleUnspecified && now.Role != old.Role) ||
 		(w.spec.Models == nil && !slices.Equal(now.Models, old.Models))
 	w.mu.Unlock()
@@ -173,6 +177,8 @@ func (f Facts) or(before *Facts) Facts {
 	f.DPSize = cmp.Or(f.DPSize, before.DPSize)
 	f.CapacityTokens = cmp.Or(f.CapacityTokens, before.CapacityTokens)
 	f.MaxRunning = cmp.Or(f.MaxRunning, before.MaxRunning)
+	f.ReporterPort = cmp.Or(f.ReporterPort, before.ReporterPort)
+	f.LoadStat = cmp.Or(f.LoadStat, before.LoadStat)
 	if f.Models == nil {
 		f.Models = before.Models
 	}
@@ -194,6 +200,8 @@ type memory struct {
 	line      *egress.Line
 	lines     *lines
 	roleMoved time.Time
+	// registered is the engine as a reporter registered it; nil for never.
+	registered *WorkerSpec
 }
 
 // memory returns what is known of the engine at a URL; nothing for no worker
@@ -204,5 +212,5 @@ func (w *worker) memory(url string) memory {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return memory{facts: w.facts, claimed: w.claimed, dialect: w.def.Dialect, line: w.line, lines: w.lines, roleMoved: w.roleMoved}
+	return memory{facts: w.facts, claimed: w.claimed, dialect: w.def.Dialect, line: w.line, lines: w.lines, roleMoved: w.roleMoved, registered: w.registered}
 }

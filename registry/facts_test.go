@@ -224,6 +224,7 @@ func TestNothingIsAskedOfNone(t *testing.T) {
 func TestFactsFillGaps(t *testing.T) {
 	full := Facts{
 		Family: "vllm", Version: "1", Models: []string{"a"}, Role: store.RoleDecode, DPSize: 2, CapacityTokens: 3, MaxRunning: 4,
+		ReporterPort: 5, LoadStat: LoadStat{Port: 6},
 	}
 	if got := (Facts{}).or(&full); !reflect.DeepEqual(got, full) {
 		t.Errorf("got %+v", got)

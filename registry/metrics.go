@@ -20,6 +20,8 @@ type metrics struct {
 	refused, calls, dialects                           *prometheus.CounterVec
 	registrations                                      *prometheus.GaugeVec
 	callSeconds                                        prometheus.Histogram
+	leases, leaseLoad                                  prometheus.Gauge
+	leaseEvents                                        *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -44,6 +46,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		registrations: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "loadplane_registry_registrations", Help: "Workers by state of the registration, or of another way to them.",
 		}, []string{"state"}),
+		leases:    gauge("leases", "Leases that registered reporters hold."),
+		leaseLoad: gauge("lease_interval_factor", "By how much the report intervals of leases are raised; 1 for not at all."),
+		leaseEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loadplane_registry_lease_events_total", Help: "Leases that began, were renewed or ended, by event.",
+		}, []string{"event"}),
 		callSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "loadplane_registry_registration_call_seconds", Help: "Duration of registration calls.",
 			Buckets: []float64{.001, .005, .02, .1, .5, 1, 2, 5},
@@ -62,6 +69,7 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	for _, c := range []prometheus.Collector{
 		m.workers, m.dropped, m.fileFailing, m.bound, m.fileErrors, m.takeovers, m.flaps,
 		m.rebased, m.refused, m.calls, m.dialects, m.registrations, m.callSeconds,
+		m.leases, m.leaseLoad, m.leaseEvents,
 	} {
 		errs = append(errs, reg.Register(c))
 	}
@@ -87,6 +95,28 @@ func (m *metrics) called(result store.Reason, took time.Duration) {
 // chose counts a dialect that came in force.
 func (m *metrics) chose(d store.Dialect) {
 	if c, err := m.dialects.GetMetricWithLabelValues(d.String()); err == nil {
+		c.Inc()
+	}
+}
+
+// leaseEvent is what became of a lease, as counted.
+type leaseEvent string
+
+// The events.
+const (
+	leaseGranted  leaseEvent = "granted"
+	leaseRenewed  leaseEvent = "renewed"
+	leaseReplaced leaseEvent = "replaced"
+	leaseExpired  leaseEvent = "expired"
+	leaseReturned leaseEvent = "returned"
+	// leaseWithdrawn: the worker is not discovered any more, or its dialect is
+	// another.
+	leaseWithdrawn leaseEvent = "withdrawn"
+)
+
+// tenancy counts what became of a lease.
+func (m *metrics) tenancy(e leaseEvent) {
+	if c, err := m.leaseEvents.GetMetricWithLabelValues(string(e)); err == nil {
 		c.Inc()
 	}
 }

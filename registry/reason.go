@@ -42,6 +42,25 @@ const (
 	ReasonIdentityChanged store.Reason = "identity_changed"
 )
 
+// Reasons for which a registration of a reporter is refused or ends.
+const (
+	// ReasonLeaseHeld: another registered reporter holds the worker's lease and
+	// is heard.
+	ReasonLeaseHeld store.Reason = "lease_held"
+	// ReasonUnknownLease: the named lease is not known, or not any more; the
+	// reporter should register anew.
+	ReasonUnknownLease store.Reason = "unknown_lease"
+	// ReasonLeaseExpired: the lease was not renewed in time, or was given back.
+	ReasonLeaseExpired store.Reason = "lease_expired"
+	// ReasonRegistrationOff: nobody may register itself here.
+	ReasonRegistrationOff store.Reason = "registration_off"
+	// ReasonTooManyWorkers: there are as many workers as are allowed.
+	ReasonTooManyWorkers store.Reason = "too_many_workers"
+	// ReasonBadRegistration: the URL, another text or a time of a registration
+	// cannot be used.
+	ReasonBadRegistration store.Reason = "bad_registration"
+)
+
 // Reasons for which a registration call, or another way to an engine, failed.
 // A worker that was never heard shows them in place of store.ReasonNoReport.
 const (
@@ -103,6 +122,9 @@ const (
 	StateProbing RegistrationState = "probing"
 	// StatePolling: the engine answered when it was last asked for its load.
 	StatePolling RegistrationState = "polling"
+	// StateSubscribed: every DP rank that the engine names was heard since its
+	// sockets were subscribed to.
+	StateSubscribed RegistrationState = "subscribed"
 	// StateFailing: the engine did not answer well when it was last asked for
 	// its load; it is asked again.
 	StateFailing RegistrationState = "failing"

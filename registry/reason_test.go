@@ -112,6 +112,33 @@ func refusalScenes() map[store.Reason]func(p *plane) error {
 	}
 }
 
+// leaseScenes provoke each reason of a registration in a running plane without
+// workers.
+func leaseScenes() map[store.Reason]func(p *plane) error {
+	registerWith := func(change func(p *plane, reg *Registration)) func(p *plane) error {
+		return func(p *plane) error {
+			_, err := p.tryRegister(func(reg *Registration) { change(p, reg) })
+			return err
+		}
+	}
+	return map[store.Reason]func(p *plane) error{
+		ReasonBadRegistration: registerWith(func(_ *plane, reg *Registration) { reg.Spec.URL = "ftp://a" }),
+		ReasonUnknownLease:    registerWith(func(_ *plane, reg *Registration) { reg.LeaseID = "x" }),
+		ReasonRegistrationOff: registerWith(func(p *plane, _ *Registration) { p.opts.Registration = RegistrationOff }),
+		ReasonTooManyWorkers: registerWith(func(p *plane, reg *Registration) {
+			p.opts.MaxWorkers = 1
+			p.register(nil)
+			reg.Spec.URL = "http://10.0.0.1:2"
+		}),
+		ReasonLeaseHeld: registerWith(func(p *plane, _ *Registration) { p.bindLease(p.register(nil), "s1", 1) }),
+		ReasonLeaseExpired: func(p *plane) error {
+			b := p.bindLease(p.register(nil), "s1", 1)
+			p.after(testLease)
+			return b.Err()
+		},
+	}
+}
+
 // callScenes provoke each reason of a failed registration.
 func callScenes() map[store.Reason]func(int) string {
 	return map[store.Reason]func(int) string{
@@ -133,6 +160,17 @@ func TestEveryReasonIsProvoked(t *testing.T) {
 			inBubble(t, []string{testWorker}, func(p *plane) {
 				p.run()
 				wantRefusal(t, scene(p), reason, reason == ReasonSequenceJump)
+				if got := p.refusals(reason); got != 1 {
+					t.Errorf("counted %v times, want once", got)
+				}
+			})
+		})
+		provoked[string(reason)] = true
+	}
+	for reason, scene := range leaseScenes() {
+		t.Run(string(reason), func(t *testing.T) {
+			registered(t, func(p *plane) {
+				wantRefusal(t, scene(p), reason, false)
 				if got := p.refusals(reason); got != 1 {
 					t.Errorf("counted %v times, want once", got)
 				}
@@ -217,7 +255,7 @@ func TestEveryStateIsReached(t *testing.T) {
 			p.after(time.Millisecond)
 		})
 	}
-	for _, state := range []RegistrationState{StateProbing, StatePolling, StateFailing} {
+	for _, state := range []RegistrationState{StateProbing, StatePolling, StateSubscribed, StateFailing} {
 		reached[reachDialled(t, state)] = true
 	}
 	if got := slices.Sorted(maps.Keys(reached)); !slices.Equal(got, declared(t, "RegistrationState")) {

@@ -74,7 +74,8 @@ func (l *loop) run(ctx context.Context) ending {
 	return ending{}
 }
 
-// await waits until the next call is due; false says that ctx ended.
+// await waits until the next call is due; false says that ctx ended, or that a
+// registered reporter took the turn.
 func (l *loop) await(ctx context.Context) bool {
 	timer := time.NewTimer(l.untilDue())
 	defer timer.Stop()
@@ -91,6 +92,10 @@ func (l *loop) await(ctx context.Context) bool {
 			}
 		case <-l.w.changed:
 			l.hasten(0)
+		case <-l.w.pushed:
+			if l.trial != nil && l.w.hasTurn(store.DialectNative) {
+				return false
+			}
 		case <-l.w.early:
 			if l.state == StateRegistered || l.trial != nil {
 				l.hasten(endGrace)

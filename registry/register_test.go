@@ -54,6 +54,37 @@ func TestRegistrationRenewsAsGranted(t *testing.T) {
 	})
 }
 
+// TestReporterBesideTheEngine is asked to report in the engine's place, where
+// the dialect and the port are configured, and speaks for the engine.
+func TestReporterBesideTheEngine(t *testing.T) {
+	for name, c := range map[string]struct{ worker, origin, path string }{
+		"port":            {testWorker + "/base,dialect=push,reporter_port=7410", "10.0.0.1:7410", "/v1/start_reporting"},
+		"no port":         {testWorker + "/base,dialect=push", testOrigin, "/base/v1/start_reporting"},
+		"port by label":   {testWorker + "/base,dialect=push,label.reporter_port=7410", testOrigin, "/base/v1/start_reporting"},
+		"IPv6":            {"http://[::2]:30000,dialect=push,reporter_port=7410", "[::2]:7410", "/v1/start_reporting"},
+		"dialect is open": {testWorker + ",reporter_port=7410", testOrigin, "/v1/start_reporting"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &script{probe: offers(offered(store.DialectPush))}
+			scripted(t, s, []string{c.worker}, func(p *plane) {
+				p.net.report = nil
+				e := p.net.add(c.origin, always(200, goodAnswer))
+				p.after(time.Second)
+				if e.count() != 1 || !strings.HasPrefix(e.calls[0].body, "POST "+c.path+" ") {
+					t.Fatalf("calls %+v", e.calls)
+				}
+			})
+		})
+	}
+	inBubble(t, []string{testWorker + ",dialect=push,reporter_port=7410"}, func(p *plane) {
+		p.net.report = nil
+		p.net.add("10.0.0.1:7410", always(200, goodAnswer))
+		p.run()
+		p.bindAs("s1", 1)
+		p.wantState(StateRegistered, 200)
+	})
+}
+
 func TestReportAddressIsTold(t *testing.T) {
 	inBubbleWith(t, func(o *Options) {
 		o.Workers, o.ReportAddress = []string{testWorker}, netip.MustParseAddr("::ffff:203.0.113.9")

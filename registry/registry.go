@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/loadplane/loadplane/registry/egress"
+	"github.com/loadplane/loadplane/registry/lease"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -44,6 +45,14 @@ type Options struct {
 	ReportPort func() uint16
 	// OriginOnly skips the check of peer addresses (--identity=origin).
 	OriginOnly bool
+	// ReporterPort is the port of load reporters where neither discovery nor
+	// the engine names one; 0 for none.
+	ReporterPort int
+	// Registration says who may register itself; the zero value is open.
+	Registration RegistrationRule
+	// MaxReportsPerSecond bounds the reports of all registered reporters by the
+	// intervals that are granted; 0 means 20,000.
+	MaxReportsPerSecond float64
 	// TokenFile and CAFile are the credentials for engines; empty for none.
 	// They are read at every call.
 	TokenFile, CAFile string
@@ -74,6 +83,7 @@ type Registry struct {
 	lookup   func(ctx context.Context, host string) ([]netip.Addr, error)
 	curious  curiosity
 	learned  chan struct{} // facts may have changed what discovery says
+	leased   chan struct{} // another lease may be the first to end
 
 	discovering sync.Mutex // held by each reconciliation
 	sources     sources    // owned by New, then by Run
@@ -86,6 +96,8 @@ type Registry struct {
 	workers  map[string]*worker // by id
 	keepers  map[string]*worker // by origin
 	shared   map[string]bool    // origins of duplicates
+	leases   *lease.Book
+	tenants  map[string]*tenant // by origin, one for each lease
 }
 
 // New checks the options, the worker flags and the first reading of the
@@ -106,6 +118,9 @@ func New(opts Options) (*Registry, error) {
 		metrics: m,
 		curious: curiosity{wake: make(chan struct{}, 1)},
 		learned: make(chan struct{}, 1),
+		leased:  make(chan struct{}, 1),
+		leases:  opts.newBook(),
+		tenants: make(map[string]*tenant),
 		dial:    (&net.Dialer{Resolver: resolver}).DialContext,
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return resolver.LookupNetIP(ctx, "ip", host)
@@ -125,6 +140,9 @@ func (o *Options) complete() error {
 	if o.MaxWorkers == 0 {
 		o.MaxWorkers = 10_000
 	}
+	if o.MaxReportsPerSecond == 0 {
+		o.MaxReportsPerSecond = 20_000
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -133,6 +151,12 @@ func (o *Options) complete() error {
 		return errors.New("options Store and ReportPort are required")
 	case o.CallTimeout < 0 || o.MaxWorkers < 0:
 		return errors.New("options CallTimeout and MaxWorkers must be positive")
+	case o.ReporterPort < 0 || o.ReporterPort > maxPort:
+		return fmt.Errorf("ReporterPort %d is not a port", o.ReporterPort)
+	case o.Registration > RegistrationOff:
+		return fmt.Errorf("there is no registration rule %d", o.Registration)
+	case !(o.MaxReportsPerSecond >= 1):
+		return errors.New("option MaxReportsPerSecond must be 1 or more")
 	case o.ReportInterval < minInterval:
 		return fmt.Errorf("ReportInterval %s is below %s", o.ReportInterval, minInterval)
 	case o.ReportAddress.Zone() != "" || o.ReportAddress.IsUnspecified():
@@ -172,9 +196,15 @@ func (r *Registry) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer cancel()
-	loops.Go(func() { r.satisfy(ctx) })
+	r.tend(ctx, &loops)
 	r.discover(ctx, r.starter(ctx, &loops))
 	return nil
+}
+
+// tend begins what serves all workers.
+func (r *Registry) tend(ctx context.Context, loops *sync.WaitGroup) {
+	loops.Go(func() { r.satisfy(ctx) })
+	loops.Go(func() { r.watchLeases(ctx) })
 }
 
 // starter returns what begins the loop of a worker among loops. They end with

@@ -109,7 +109,7 @@ func (p *plane) runAll() {
 	ctx, stop := context.WithCancel(p.t.Context())
 	var loops sync.WaitGroup
 	loops.Go(func() { _ = p.st.Run(ctx) })
-	loops.Go(func() { p.satisfy(ctx) })
+	p.tend(ctx, &loops)
 	p.start = p.starter(ctx, &loops)
 	loops.Go(func() { p.Registry.discover(ctx, p.start) })
 	p.close = func() { stop(); loops.Wait() }

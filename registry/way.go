@@ -32,6 +32,9 @@ func (w *worker) show(way Way) {
 	w.shown = way
 	w.mu.Unlock()
 	if way.same(&old) {
+		if way.Renewal > 0 {
+			w.showRenewal(way.Renewal)
+		}
 		return
 	}
 	if way.State != old.State || way.Reason != old.Reason {
@@ -44,6 +47,15 @@ func (w *worker) show(way Way) {
 		d.RegistrationStatus = way.Status
 		d.NextRegistration, d.PollInterval = 0, way.Interval
 	})
+	if way.Renewal > 0 {
+		w.showRenewal(way.Renewal)
+	}
+}
+
+// showRenewal lets operators see when the session is renewed next.
+func (w *worker) showRenewal(in time.Duration) {
+	next := w.reg.clock.Now().Add(in)
+	w.slot.Diagnose(func(d *store.Diagnostics) { d.NextRegistration = next })
 }
 
 // hide takes the worker out of the count of states.
@@ -88,7 +100,7 @@ func (w *worker) note(way Way) {
 	}
 	switch {
 	case heard:
-	case way.State == StateRegistered, way.State == StatePolling:
+	case way.State == StateRegistered, way.State == StatePolling, way.State == StateSubscribed:
 		w.slot.Note("")
 	case refused && time.Since(since) >= noEngineFor:
 		w.slot.Note(store.ReasonNoEngine)

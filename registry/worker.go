@@ -40,8 +40,9 @@ type worker struct {
 	ask  func()
 	// changed signals a change in place, early that the engine should be asked
 	// again soon, pushed that a stream came while another dialect had its
-	// turn, back that an engine answers that refused connections, curious that
-	// the facts should be asked for sooner, detailed that detail changed.
+	// turn, back that an engine answers that refused connections or says
+	// something else of its reporters, curious that the facts should be asked
+	// for sooner, detailed that detail changed.
 	changed, early, pushed, back, curious, detailed chan struct{}
 
 	// line is that of the requests to the engine.
@@ -57,9 +58,19 @@ type worker struct {
 	// the role of a stream that was bound while it was not.
 	roleKnown bool
 	claimed   store.Role
-	// turn is the dialect whose streams may bind; push always may where it is
-	// configured or nothing is.
+	// turn is the dialect whose streams may bind; push and native always may
+	// where they are configured or nothing is.
 	turn store.Dialect
+	// rival is the dialect of the dialer on trial beside the one that has the
+	// turn; DialectUnspecified for none. rivalWay is what it showed last.
+	rival    store.Dialect
+	rivalWay Way
+	// engines are those of the dialers that run.
+	engines []*Engine
+	// registered is the engine as a reporter registered it, nil for never, and
+	// lease the one that is held, empty for none.
+	registered *WorkerSpec
+	lease      string
 	// facts are what the engine said of itself. wanted says that they are to
 	// be asked for, asking that inquire runs.
 	facts          Facts
@@ -111,6 +122,7 @@ func newWorker(r *Registry, d *definition, m memory) *worker {
 		id: def.ID, url: def.URL, origin: def.Origin, dialect: d.dialect, duplicate: def.Duplicate,
 		changed: signal(), early: signal(), pushed: signal(), back: signal(), curious: signal(), detailed: signal(),
 		spec: d.spec, def: def, roleKnown: d.roleKnown, facts: m.facts, line: m.line, lines: m.lines, roleMoved: m.roleMoved,
+		registered: m.registered,
 	}
 	if w.line == nil {
 		w.line = egress.NewLine()
@@ -153,6 +165,9 @@ func (w *worker) bind(c bid, first *store.Load) (*Binding, *Refusal) {
 	if why := w.checkPeer(c.Peer.Addr()); why != nil {
 		return nil, why
 	}
+	if w.bound != nil && w.bound.claim.lease != "" && w.heardBefore(first) {
+		return nil, leaseHeld()
+	}
 	return w.take(c, first)
 }
 
@@ -192,8 +207,8 @@ func (w *worker) settle(c bid) {
 	def := *w.def
 	if w.dialect == store.DialectUnspecified {
 		def.Dialect = c.dialect
-		if c.dialect == store.DialectPush && w.turn != store.DialectPush {
-			w.turn = store.DialectPush
+		if unasked(c.dialect) && w.turn != c.dialect {
+			w.turn, w.rival = c.dialect, store.DialectUnspecified
 			poke(w.pushed)
 		}
 	}

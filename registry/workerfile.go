@@ -33,8 +33,10 @@ type fileWorker struct {
 	TokenFile string            `yaml:"token_file"`
 	CAFile    string            `yaml:"ca_file"`
 	Interval  string            `yaml:"interval"`
-	// MaxRunning is text here, so that the flag's rules read it.
-	MaxRunning string `yaml:"max_running"`
+	// MaxRunning and ReporterPort are text here, so that the flag's rules read
+	// them.
+	MaxRunning   string `yaml:"max_running"`
+	ReporterPort string `yaml:"reporter_port"`
 }
 
 // words is a list, or a single word.
@@ -88,7 +90,7 @@ func (f *fileWorker) spec() (WorkerSpec, error) {
 	for _, kv := range [][2]string{
 		{"id", f.ID}, {"role", f.Role}, {"zone", f.Zone}, {"dialect", f.Dialect},
 		{"token_file", f.TokenFile}, {"ca_file", f.CAFile}, {"interval", f.Interval},
-		{"max_running", f.MaxRunning},
+		{"max_running", f.MaxRunning}, {"reporter_port", f.ReporterPort},
 	} {
 		if kv[1] == "" {
 			continue

@@ -34,6 +34,7 @@ workers:
     ca_file: /c
     interval: 2s
     max_running: 2147483648
+    reporter_port: 7410
 `))
 	want := []WorkerSpec{
 		{ID: "http://a:1", URL: "http://a:1", Origin: "a:1"},
@@ -41,7 +42,7 @@ workers:
 			ID: "w2", URL: "https://b", Origin: "b:443", Role: store.RoleDecode, Models: []string{"m1", "m2"}, Zone: "z",
 			Dialect: store.DialectNone, Peers: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 			Labels: map[string]string{"team": "x"}, Draining: true, TokenFile: "/t", CAFile: "/c", Interval: 2 * time.Second,
-			MaxRunning: 1 << 31,
+			MaxRunning: 1 << 31, ReporterPort: 7410,
 		},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -66,7 +67,9 @@ func TestParseWorkersFileRefuses(t *testing.T) {
 		"workers: [{url: 'http://a:1', colour: red}]":                  "colour",
 		"workers: [{url: 'http://a:1', role: x}]":                      "item 1: role",
 		"workers: [{url: 'http://a:1', draining: maybe}]":              "bool",
-		"workers: [{url: 'http://a:1', dialect: native}]":              `"native" is not supported`,
+		"workers: [{url: 'http://a:1', dialect: nosuch}]":              `"nosuch" is not supported`,
+		"workers: [{url: 'http://a:1', reporter_port: 70000}]":         "item 1: reporter_port",
+		"workers: [{url: 'http://a:1', label: {reporter_port: x}}]":    "not a port",
 		"workers: [{url: 'http://a:1'}, {url: 'http://A:1'}]":          "listed twice",
 		"workers: [{url: 'http://a:1', model: ['']}]":                  "item 1: model",
 		"workers: [{url: 'http://a:1', peers: [x]}]":                   "item 1: peers",

@@ -24,7 +24,12 @@ const (
 	minInterval   = 10 * time.Millisecond
 
 	maxRunningLimit = 1 << 31
+	maxPort         = 1<<16 - 1
 )
+
+// reporterPortLabel is the label that names the port of the load reporter where
+// the key does not.
+const reporterPortLabel = "reporter_port"
 
 // WorkerSpec is one worker as a flag or the workers file names it. It is a
 // plain value and must not be changed once handed over.
@@ -45,8 +50,7 @@ type WorkerSpec struct {
 	Zone string
 	// Labels are nil without any; at most 64.
 	Labels map[string]string
-	// Dialect is DialectUnspecified (auto), DialectPush, DialectPoll or
-	// DialectNone.
+	// Dialect is the configured one; DialectUnspecified is auto.
 	Dialect store.Dialect
 	// Peers are addresses, beside those of the URL's host, from which the
 	// engine may connect; at most 64.
@@ -60,12 +64,17 @@ type WorkerSpec struct {
 	// MaxRunning is the most requests that a rank runs at once, 1 to 2^31; 0
 	// where it was not named.
 	MaxRunning int64
+	// ReporterPort is the port of the engine's load reporter, 1 to 65535; 0
+	// where it was not named. The monitor dialect dials it, and the push dialect
+	// registers there in place of the URL's port.
+	ReporterPort int
 }
 
 // ParseWorkerFlag reads the value of one --worker flag,
 // URL[,key=value...], with the keys id, role (plain, prefill, decode), model
 // and peers (both repeatable, and lists by +), zone, dialect, label.NAME,
-// draining, token_file, ca_file, interval and max_running. The error names the key.
+// draining, token_file, ca_file, interval, max_running and reporter_port. The
+// error names the key.
 func ParseWorkerFlag(value string) (WorkerSpec, error) {
 	raw, rest, more := strings.Cut(value, ",")
 	s, err := newSpec(raw)
@@ -124,7 +133,8 @@ func (s *WorkerSpec) set(key, value string) (err error) {
 	case key == "zone":
 		s.Zone, err = value, checkText(value, maxZoneBytes)
 	case key == "dialect":
-		s.Dialect, err = parseWord(value, store.DialectUnspecified, store.DialectPush, store.DialectPoll, store.DialectNone)
+		s.Dialect, err = parseWord(value, store.DialectUnspecified, store.DialectPush, store.DialectMonitor,
+			store.DialectLoadstat, store.DialectPoll, store.DialectNative, store.DialectNone)
 	case key == "peers":
 		err = s.addPeers(strings.Split(value, "+"))
 	case key == "draining":
@@ -137,6 +147,8 @@ func (s *WorkerSpec) set(key, value string) (err error) {
 		s.Interval, err = parseInterval(value)
 	case key == "max_running":
 		s.MaxRunning, err = parseMaxRunning(value)
+	case key == "reporter_port":
+		s.ReporterPort, err = parsePort(value)
 	default:
 		err = errors.New("unknown key")
 	}
@@ -149,6 +161,11 @@ func (s *WorkerSpec) setLabel(name, value string) error {
 	}
 	if err := checkText(value, maxModelBytes); err != nil {
 		return err
+	}
+	if name == reporterPortLabel {
+		if _, err := parsePort(value); err != nil {
+			return err
+		}
 	}
 	if len(s.Labels) >= maxListed {
 		return fmt.Errorf("more than %d labels", maxListed)
@@ -233,6 +250,27 @@ func parseMaxRunning(text string) (int64, error) {
 		return 0, fmt.Errorf("%q is not a whole number from 1 to %d", cut(text), int64(maxRunningLimit))
 	}
 	return n, nil
+}
+
+func parsePort(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxPort {
+		return 0, fmt.Errorf("%q is not a port from 1 to %d", cut(text), maxPort)
+	}
+	return n, nil
+}
+
+// reporterPort returns the port of the load reporter that discovery names; 0
+// for none.
+func (s *WorkerSpec) reporterPort() int {
+	if s.ReporterPort != 0 {
+		return s.ReporterPort
+	}
+	port, err := parsePort(s.Labels[reporterPortLabel])
+	if err != nil {
+		return 0
+	}
+	return port
 }
 
 // checkText refuses text that is empty, too long or not printable.

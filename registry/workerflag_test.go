@@ -12,7 +12,7 @@ import (
 
 func TestParseWorkerFlag(t *testing.T) {
 	got, err := ParseWorkerFlag("https://Engine:8000/base/,role=prefill,model=b+a,model=a,zone=eu,dialect=push," +
-		"peers=10.0.0.0/8+::ffff:1.2.3.4,label.team=x,draining=true,token_file=/t,ca_file=/c,interval=500ms,max_running=256,id=w1")
+		"peers=10.0.0.0/8+::ffff:1.2.3.4,label.team=x,draining=true,token_file=/t,ca_file=/c,interval=500ms,max_running=256,reporter_port=65535,id=w1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestParseWorkerFlag(t *testing.T) {
 		ID: "w1", URL: "https://Engine:8000/base", Origin: "engine:8000", Role: store.RolePrefill,
 		Models: []string{"a", "b"}, Zone: "eu", Labels: map[string]string{"team": "x"}, Dialect: store.DialectPush,
 		Peers:    []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("1.2.3.4/32")},
-		Draining: true, TokenFile: "/t", CAFile: "/c", Interval: 500 * time.Millisecond, MaxRunning: 256,
+		Draining: true, TokenFile: "/t", CAFile: "/c", Interval: 500 * time.Millisecond, MaxRunning: 256, ReporterPort: 65535,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -52,8 +52,6 @@ func TestParseWorkerFlagRefuses(t *testing.T) {
 		"http://a:1,role":                   "key=value",
 		"http://a:1,role=both":              "plain, prefill, decode",
 		"http://a:1,color=red":              "unknown key",
-		"http://a:1,dialect=monitor":        `"monitor" is not supported`,
-		"http://a:1,dialect=loadstat":       `"loadstat" is not supported`,
 		"http://a:1,dialect=nosuch":         `"nosuch" is not supported`,
 		"http://a:1,model=a++b":             "empty",
 		"http://a:1,model=" + long:          "longer",
@@ -67,12 +65,24 @@ func TestParseWorkerFlagRefuses(t *testing.T) {
 		"http://a:1,max_running=0":          "from 1 to 2147483648",
 		"http://a:1,max_running=2147483649": "from 1 to 2147483648",
 		"http://a:1,max_running=1.5":        "whole number",
+		"http://a:1,reporter_port=0":        "from 1 to 65535",
+		"http://a:1,reporter_port=65536":    "from 1 to 65535",
+		"http://a:1,reporter_port=grpc":     "from 1 to 65535",
+		"http://a:1,label.reporter_port=0":  "from 1 to 65535",
 		"http://a:1,label.=x":               "label name",
 		"http://a:1,id=" + long:             "longer",
 		"http://a:1,token_file=":            "empty",
 	} {
 		if _, err := ParseWorkerFlag(value); err == nil || !strings.Contains(err.Error(), mention) {
 			t.Errorf("%.60q: got %v, want an error that mentions %q", value, err, mention)
+		}
+	}
+}
+
+func TestParseWorkerFlagDialects(t *testing.T) {
+	for d := store.DialectUnspecified; d <= store.DialectNone; d++ {
+		if s, err := ParseWorkerFlag("http://a:1,dialect=" + d.String()); err != nil || s.Dialect != d {
+			t.Errorf("%s: got %s, %v", d, s.Dialect, err)
 		}
 	}
 }

@@ -132,7 +132,8 @@ type Diagnostics struct {
 	RegistrationError string
 	// RegistrationStatus is the HTTP status of the last call; 0 without one.
 	RegistrationStatus int
-	// NextRegistration is when the next call is due; 0 for never.
+	// NextRegistration is when the next call, or the next renewal by whoever
+	// renews, is due; 0 for never.
 	NextRegistration Instant
 	// Refused counts refused reports and streams since discovery.
 	Refused uint64
@@ -151,4 +152,7 @@ type Diagnostics struct {
 	// PollInterval is the interval in force where the plane asks; 0 where the
 	// engine reports by itself.
 	PollInterval time.Duration
+	// LeaseExpires is when the lease of a registered reporter ends unless it is
+	// renewed; 0 where there is none.
+	LeaseExpires Instant
 }
