@@ -37,8 +37,8 @@ run: build ## Start a plane with simulated engines (ARGS="--engines 8")
 	@exec bin/loadplane demo $(ARGS)
 
 .PHONY: build
-build: ## Build bin/loadplane
-	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/loadplane ./cmd/loadplane
+build: ## Build bin/loadplane and bin/loadreporter
+	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/loadplane ./cmd/loadreporter
 
 # The race detector needs a C compiler; without one the tests run without it.
 RACE := $(if $(shell command -v "$$(go env CC)" 2>/dev/null),-race)
@@ -138,7 +138,7 @@ fuzz: ## Run each fuzz target for FUZZTIME, then mutated frames
 		echo "fuzz: $$name in $${file%/*} for $(FUZZTIME)"
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime '$(FUZZTIME)' -fuzzminimizetime 50x "./$${file%/*}" </dev/null
 	done
-	LOADPLANE_MUTATIONS=$(MUTATIONS) go test -count=1 -run '^TestMutatedFrames$$' -v ./ingest/push | tee /dev/stderr | grep -c '^--- PASS: TestMutatedFrames' >/dev/null
+	LOADPLANE_MUTATIONS=$(MUTATIONS) go test -count=1 -run '^TestMutatedFrames$$' -v ./ingest/loadreport | tee /dev/stderr | grep -c '^--- PASS: TestMutatedFrames' >/dev/null
 
 # Operations of "make model".
 OPS ?= 1000000

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -34,6 +35,37 @@ const (
 	testPeer   = "127.0.0.2:5000"
 	testSettle = 10 * time.Millisecond
 )
+
+const testAddr = "http://127.0.0.2:9"
+
+// sample returns a healthy report with n ranks.
+func sample(seq uint64, n int) *loadmonitorv1.LoadReport {
+	r := &loadmonitorv1.LoadReport{
+		SourceInstanceId: "0b6b9d34-6d39-4d8a-9f3c-0c8d8a1f2e11", SequenceId: seq, ReportTimeUnixMs: 1_790_000_000_000,
+		Worker: &loadmonitorv1.Worker{
+			WorkerAddr: testAddr, WorkerType: loadmonitorv1.WorkerType_WORKER_TYPE_REGULAR,
+			Model: proto.String("m"), Zone: proto.String("z"),
+		},
+		Status: loadmonitorv1.ReportStatus_REPORT_STATUS_HEALTHY,
+	}
+	for i := range n {
+		r.Ranks = append(r.Ranks, &loadmonitorv1.RankLoad{
+			DpRank: int32(i), SnapshotTimeUnixMs: 1_790_000_000_000 - int64(i), NumRunningReqs: 17, NumWaitingReqs: 3,
+			NumWaitingUncachedTokens: 4096, NumUsedTokens: 120_000, NumTotalTokens: 140_000,
+			MaxTotalNumTokens: 400_000, MaxRunningRequests: 256, TokenUsage: 0.3, GenThroughput: 1234.5,
+			CacheHitRate: 0.25, Utilization: 0.5,
+		})
+	}
+	return r
+}
+
+// slicesOf returns varint fields with the numbers from to to.
+func slicesOf(from, to protowire.Number) (b []byte) {
+	for n := from; n <= to; n++ {
+		b = protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), uint64(n))
+	}
+	return b
+}
 
 // plane is a store, a registry and an ingest server with the push dialect.
 type plane struct {

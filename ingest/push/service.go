@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/loadplane/loadplane/ingest"
+	"github.com/loadplane/loadplane/ingest/loadreport"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,7 +54,7 @@ func (o *Options) complete() error {
 type Service struct {
 	opts    Options
 	metrics *metrics
-	sources sources
+	sources loadreport.Sources
 }
 
 // New checks the options. It starts nothing.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/loadplane/loadplane/ingest"
+	"github.com/loadplane/loadplane/ingest/loadreport"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/store"
 	"golang.org/x/time/rate"
@@ -34,7 +35,7 @@ type stream struct {
 	service *Service
 	conn    grpc.ServerStream
 	peer    netip.AddrPort
-	message *message
+	message *loadreport.Message
 	binding *registry.Binding
 	streak  ingest.Streak
 	rate    *rate.Limiter
@@ -58,7 +59,7 @@ func (s *Service) report(conn grpc.ServerStream) error {
 		service: s,
 		conn:    conn,
 		peer:    ingest.Peer(conn.Context()),
-		message: newMessage(s.opts.MaxRanks),
+		message: loadreport.New(s.opts.MaxRanks),
 		rate:    rate.NewLimiter(2*rate.Every(s.opts.Interval), rateBurst),
 		bound:   make(chan *registry.Binding, 1),
 		done:    make(chan error, 1),
@@ -151,10 +152,10 @@ func (st *stream) lost(err error) error {
 func (st *stream) take() *registry.Refusal {
 	now := time.Now()
 	m := st.message
-	m.report.Received = st.service.opts.Clock.Now()
-	m.report.ReceivedUnixMs = now.UnixMilli()
+	m.Report.Received = st.service.opts.Clock.Now()
+	m.Report.ReceivedUnixMs = now.UnixMilli()
 	metrics := st.service.metrics
-	metrics.bytes.Add(float64(m.size))
+	metrics.bytes.Add(float64(m.Size))
 	if !st.rate.AllowN(now, 1) {
 		metrics.overRate.Inc()
 	}
@@ -166,7 +167,7 @@ func (st *stream) take() *registry.Refusal {
 	}
 	st.streak.Accept()
 	metrics.accepted.Inc()
-	if age, ok := sampleAge(load); ok {
+	if age, ok := loadreport.SampleAge(load); ok {
 		metrics.sampleAge.Observe(age.Seconds())
 	}
 	return nil
@@ -175,11 +176,11 @@ func (st *stream) take() *registry.Refusal {
 // admit validates the message and leaves it in the store.
 func (st *stream) admit() (*store.Load, error) {
 	m := st.message
-	if m.fault != nil {
-		return nil, st.object(m.fault)
+	if m.Fault != nil {
+		return nil, st.object(m.Fault)
 	}
-	sent := m.report.FillPrefill(st.prefill || st.remembered())
-	load, refusal := ingest.Validate(&m.report, ingest.Rules{MaxRanks: m.maxRanks, Claim: true})
+	sent := m.Report.FillPrefill(st.prefill || st.remembered())
+	load, refusal := ingest.Validate(&m.Report, ingest.Rules{MaxRanks: st.service.opts.MaxRanks, Claim: true})
 	if refusal != nil && !refusal.Drop {
 		return nil, st.object(refusal)
 	}
@@ -196,7 +197,7 @@ func (st *stream) admit() (*store.Load, error) {
 	}
 	if sent && !st.prefill {
 		st.prefill = true
-		st.service.sources.add(load.Source)
+		st.service.sources.Add(load.Source)
 	}
 	return load, nil
 }
@@ -204,7 +205,7 @@ func (st *stream) admit() (*store.Load, error) {
 // remembered says whether the source has sent a prefill throughput in a
 // stream before this one. It is asked until the stream is bound.
 func (st *stream) remembered() bool {
-	return st.binding == nil && st.service.sources.has(st.message.report.Source)
+	return st.binding == nil && st.service.sources.Has(st.message.Report.Source)
 }
 
 // offer binds the stream by its first valid report, and admits later ones.
@@ -222,7 +223,7 @@ func (st *stream) offer(load *store.Load) error {
 }
 
 func (st *stream) claim() registry.Claim {
-	r := &st.message.report
+	r := &st.message.Report
 	return registry.Claim{Addr: r.Addr, Role: store.Role(r.Role), Source: r.Source, Peer: st.peer}
 }
 
@@ -244,19 +245,4 @@ func asRefusal(err error) *registry.Refusal {
 		return r
 	}
 	return ingest.Refuse(ingest.ReasonMalformed, err.Error())
-}
-
-// sampleAge returns how old the oldest sample of a load was when the engine
-// built the report, by the engine's own clock.
-func sampleAge(l *store.Load) (time.Duration, bool) {
-	if len(l.Samples) == 0 || l.ReportUnixMs < 0 {
-		return 0, false
-	}
-	oldest := l.Samples[0].TimeUnixMs
-	for _, s := range l.Samples[1:] {
-		oldest = min(oldest, s.TimeUnixMs)
-	}
-	// Both are below 2^63, so their difference cannot overflow.
-	age := max(0, l.ReportUnixMs-oldest)
-	return time.Duration(min(age, int64(time.Hour/time.Millisecond))) * time.Millisecond, oldest >= 0
 }

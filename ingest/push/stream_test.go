@@ -413,16 +413,6 @@ func TestPrefillThroughputIsKnownOnceSent(t *testing.T) {
 	})
 }
 
-func TestSourcesAreBounded(t *testing.T) {
-	var s sources
-	for i := range maxSources + 5 {
-		s.add(fmt.Sprint(i))
-	}
-	if len(s.sent) > maxSources || !s.has(fmt.Sprint(maxSources+4)) {
-		t.Errorf("%d sources", len(s.sent))
-	}
-}
-
 func TestEndsByTheEngine(t *testing.T) {
 	inBubble(t, []string{testAddr}, func(p *plane) {
 		e := p.engine(testPeer).send(sample(1, 1))
@@ -497,31 +487,6 @@ func TestBrokenConnectionIsCounted(t *testing.T) {
 	err = s.report(reset{})
 	if got := testutil.ToFloat64(s.metrics.ended.WithLabelValues(endBroken)); got != 1 || status.Code(err) != codes.Unavailable {
 		t.Errorf("%v counted, ended as %v", got, err)
-	}
-}
-
-func TestSampleAge(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		report  int64
-		samples []int64
-		want    time.Duration
-		ok      bool
-	}{
-		{"none", 5, nil, 0, false},
-		{"report time unknown", -1, []int64{1}, 0, false},
-		{"sample time unknown", 5, []int64{3, -1}, 0, false},
-		{"oldest", 1000, []int64{900, 700, 800}, 300 * time.Millisecond, true},
-		{"in the future", 1000, []int64{2000}, 0, true},
-		{"far apart", math.MaxInt64, []int64{0}, time.Hour, true},
-	} {
-		l := &store.Load{ReportUnixMs: tt.report}
-		for _, s := range tt.samples {
-			l.Samples = append(l.Samples, store.Sample{TimeUnixMs: s})
-		}
-		if got, ok := sampleAge(l); ok != tt.ok || ok && got != tt.want {
-			t.Errorf("%s: %s %v", tt.name, got, ok)
-		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/loadplane/loadplane/ingest"
+	"github.com/loadplane/loadplane/ingest/loadreport"
 	pb "github.com/loadplane/loadplane/proto/router/loadmonitor/v1"
 	"google.golang.org/grpc"
 )
@@ -62,7 +63,9 @@ func openTuned(p *Process) error {
 			StreamName:    "Report",
 			ClientStreams: true,
 			Handler: func(_ any, stream grpc.ServerStream) error {
-				d := newDecoder(ingest.DefaultMaxRanks)
+				// The plane's own decoder: the server differs from the plane only in
+				// what comes after decoding.
+				d := loadreport.New(ingest.DefaultMaxRanks)
 				for {
 					if err := stream.RecvMsg(d); err != nil {
 						return ended(err)

@@ -1,4 +1,4 @@
-package push
+package loadreport
 
 import (
 	"bytes"
@@ -110,27 +110,27 @@ func slicesOf(from, to protowire.Number) (b []byte) {
 }
 
 // differ holds a decoded frame against protobuf-go; empty where they agree.
-func differ(m *message, b []byte) string {
+func differ(m *Message, b []byte) string {
 	_ = m.DecodeWire(b)
 	var want loadmonitorv1.LoadReport
 	err := proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, &want)
 	switch {
-	case m.fault != nil && m.fault.Reason == ingest.ReasonTooManyRanks:
+	case m.Fault != nil && m.Fault.Reason == ingest.ReasonTooManyRanks:
 		if err == nil && len(want.Ranks) <= m.maxRanks {
 			return fmt.Sprintf("too many ranks, protobuf has %d", len(want.Ranks))
 		}
 		return ""
-	case m.fault != nil && m.fault.Reason == ingest.ReasonMessageTooLarge:
+	case m.Fault != nil && m.Fault.Reason == ingest.ReasonMessageTooLarge:
 		if len(b) <= ingest.MaxMessageBytes {
 			return fmt.Sprintf("%d bytes are too many", len(b))
 		}
 		return ""
-	case (m.fault != nil) != (err != nil):
-		return fmt.Sprintf("fault %v, protobuf %v", m.fault, err)
+	case (m.Fault != nil) != (err != nil):
+		return fmt.Sprintf("fault %v, protobuf %v", m.Fault, err)
 	case err != nil:
 		return ""
 	}
-	return differHead(&m.report, &want)
+	return differHead(&m.Report, &want)
 }
 
 func differHead(got *ingest.Report, want *loadmonitorv1.LoadReport) string {
@@ -177,7 +177,7 @@ func differRank(got *ingest.RankReport, want *loadmonitorv1.RankLoad) string {
 }
 
 func TestDecodeAgreesWithProtobuf(t *testing.T) {
-	m := newMessage(ingest.DefaultMaxRanks)
+	m := New(ingest.DefaultMaxRanks)
 	for i, b := range seeds(t) {
 		if d := differ(m, b); d != "" {
 			t.Errorf("seed %d, %x: %s", i, b[:min(len(b), 64)], d)
@@ -190,7 +190,7 @@ func FuzzDecode(f *testing.F) {
 	for _, b := range seeds(f) {
 		f.Add(b)
 	}
-	m := newMessage(16)
+	m := New(16)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if d := differ(m, b); d != "" {
 			t.Error(d)
@@ -214,15 +214,15 @@ func TestFieldNumbers(t *testing.T) {
 }
 
 func TestDecodeReplacesTheLastFrame(t *testing.T) {
-	m := newMessage(8)
+	m := New(8)
 	_ = m.DecodeWire(frame(t, sample(4, 3)))
 	_ = m.DecodeWire(nil)
-	r := &m.report
-	if r.Source != "" || r.Addr != "" || r.Claimed || r.Sequence != 0 || r.Status != 0 || r.Role != 0 || len(r.Ranks) != 0 || m.fault != nil {
-		t.Errorf("left over: %+v, %v", r, m.fault)
+	r := &m.Report
+	if r.Source != "" || r.Addr != "" || r.Claimed || r.Sequence != 0 || r.Status != 0 || r.Role != 0 || len(r.Ranks) != 0 || m.Fault != nil {
+		t.Errorf("left over: %+v, %v", r, m.Fault)
 	}
 	_ = m.DecodeWire(rankOf())
-	if known := m.report.Ranks[0].Rank; known.Has(store.PrefillThroughput) || known.Known() != 11 {
+	if known := m.Report.Ranks[0].Rank; known.Has(store.PrefillThroughput) || known.Known() != 11 {
 		t.Errorf("an empty rank has %d known fields", known.Known())
 	}
 }
@@ -231,37 +231,37 @@ func TestDecodeReplacesTheLastFrame(t *testing.T) {
 func rankOf() []byte { return []byte{7<<3 | 2, 0} }
 
 func TestDecodeSharesNothingWithTheFrame(t *testing.T) {
-	m := newMessage(8)
+	m := New(8)
 	b := frame(t, sample(4, 1))
 	_ = m.DecodeWire(b)
 	clear(b)
-	if m.report.Addr != testAddr || m.report.Model != "m" {
-		t.Errorf("report changed with the frame: %+v", m.report)
+	if m.Report.Addr != testAddr || m.Report.Model != "m" {
+		t.Errorf("report changed with the frame: %+v", m.Report)
 	}
 }
 
 func TestDecodeBoundsRanks(t *testing.T) {
-	m := newMessage(4)
+	m := New(4)
 	_ = m.DecodeWire(bytes.Repeat(rankOf(), 4))
-	if m.fault != nil || len(m.report.Ranks) != 4 {
-		t.Fatalf("4 ranks of 4: %v", m.fault)
+	if m.Fault != nil || len(m.Report.Ranks) != 4 {
+		t.Fatalf("4 ranks of 4: %v", m.Fault)
 	}
-	room := cap(m.report.Ranks)
+	room := cap(m.Report.Ranks)
 	_ = m.DecodeWire(bytes.Repeat(rankOf(), 32<<10))
-	if m.fault == nil || m.fault.Reason != ingest.ReasonTooManyRanks {
-		t.Fatalf("a bomb of ranks: %v", m.fault)
+	if m.Fault == nil || m.Fault.Reason != ingest.ReasonTooManyRanks {
+		t.Fatalf("a bomb of ranks: %v", m.Fault)
 	}
-	if got := cap(m.report.Ranks); got != room {
+	if got := cap(m.Report.Ranks); got != room {
 		t.Errorf("room for %d ranks was made", got)
 	}
 	_ = m.DecodeWire(make([]byte, ingest.MaxMessageBytes+1))
-	if m.fault == nil || m.fault.Reason != ingest.ReasonMessageTooLarge {
-		t.Errorf("a message of 64 KiB and a byte: %v", m.fault)
+	if m.Fault == nil || m.Fault.Reason != ingest.ReasonMessageTooLarge {
+		t.Errorf("a message of 64 KiB and a byte: %v", m.Fault)
 	}
 }
 
 func TestDecodeAllocatesNothing(t *testing.T) {
-	m := newMessage(ingest.DefaultMaxRanks)
+	m := New(ingest.DefaultMaxRanks)
 	frames := [][]byte{frame(t, sample(1, 8)), frame(t, sample(2, 8))}
 	_ = m.DecodeWire(frames[0])
 	i := 0
@@ -272,14 +272,14 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 
 // checkAccepted decodes and validates a frame, and fails where a load is
 // accepted that is outside of the limits.
-func checkAccepted(t *testing.T, m *message, b []byte) {
+func checkAccepted(t *testing.T, m *Message, b []byte) {
 	t.Helper()
 	_ = m.DecodeWire(b)
-	if m.fault != nil {
+	if m.Fault != nil {
 		return
 	}
-	m.report.FillPrefill(false)
-	l, refusal := ingest.Validate(&m.report, ingest.Rules{MaxRanks: m.maxRanks, Claim: true})
+	m.Report.FillPrefill(false)
+	l, refusal := ingest.Validate(&m.Report, ingest.Rules{MaxRanks: m.maxRanks, Claim: true})
 	if refusal != nil {
 		return
 	}
@@ -317,7 +317,7 @@ func FuzzFrame(f *testing.F) {
 	for _, b := range seeds(f) {
 		f.Add(b)
 	}
-	m := newMessage(64)
+	m := New(64)
 	f.Fuzz(func(t *testing.T, b []byte) { checkAccepted(t, m, b) })
 }
 
@@ -338,7 +338,7 @@ func TestMutatedFrames(t *testing.T) {
 	for n := range 9 {
 		corpus = append(corpus, frame(t, sample(uint64(n), n)))
 	}
-	m := newMessage(16)
+	m := New(16)
 	for i := range count {
 		b := mutate(rnd, corpus)
 		if d := differ(m, b); d != "" {
@@ -372,7 +372,7 @@ func mutate(rnd *rand.Rand, corpus [][]byte) []byte {
 func BenchmarkDecode(b *testing.B) {
 	data := frame(b, sample(1, 8))
 	b.Run("own", func(b *testing.B) {
-		m := newMessage(ingest.DefaultMaxRanks)
+		m := New(ingest.DefaultMaxRanks)
 		b.ReportAllocs()
 		b.SetBytes(int64(len(data)))
 		for b.Loop() {

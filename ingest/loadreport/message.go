@@ -1,4 +1,4 @@
-package push
+package loadreport
 
 import (
 	"math"
@@ -44,15 +44,19 @@ const (
 	overRanks = -100
 )
 
-// message is a LoadReport that decodes itself, again and again into the same
+// Message is a LoadReport that decodes itself, again and again into the same
 // memory. It is for one goroutine.
-type message struct {
-	// report is what the last frame said; valid where fault is nil.
-	report ingest.Report
-	// fault says why the last frame could not be decoded.
-	fault *registry.Refusal
-	// size is the length of the last frame in bytes.
-	size int
+type Message struct {
+	// Report is what the last bytes said; valid where Fault is nil. Its ranks
+	// are overwritten by the next bytes, its strings are not. When it was
+	// received is for the caller to set.
+	Report ingest.Report
+	// Fault says why the last bytes could not be decoded: they are malformed
+	// (ingest.ReasonMalformed), too many (ingest.ReasonMessageTooLarge) or have
+	// too many ranks (ingest.ReasonTooManyRanks); nil where they could.
+	Fault *registry.Refusal
+	// Size is the number of the last bytes.
+	Size int
 
 	maxRanks int
 	// blank is a rank of an empty message: fields 3 to 13 are known zeros.
@@ -62,8 +66,10 @@ type message struct {
 // texts are the strings of a frame while it is decoded. They alias it.
 type texts struct{ source, addr, model, zone, lastError []byte }
 
-func newMessage(maxRanks int) *message {
-	m := &message{maxRanks: maxRanks}
+// New returns a message that takes at most maxRanks ranks. They are counted
+// before memory is taken for them.
+func New(maxRanks int) *Message {
+	m := &Message{maxRanks: maxRanks}
 	m.blank.TimeUnixMs = ingest.Known(0)
 	for f := range store.PrefillThroughput {
 		switch {
@@ -77,27 +83,34 @@ func newMessage(maxRanks int) *message {
 	return m
 }
 
-// DecodeWire decodes a frame. It returns no error, which would end the
-// stream: a frame that cannot be decoded leaves a fault.
-func (m *message) DecodeWire(b []byte) error {
-	m.size = len(b)
-	m.fault = nil
-	if len(b) > ingest.MaxMessageBytes {
-		m.fault = ingest.Refuse(ingest.ReasonMessageTooLarge, "the message is above 64 KiB")
-		return nil
-	}
-	switch n := m.decode(b); {
-	case n == overRanks:
-		m.fault = ingest.Refuse(ingest.ReasonTooManyRanks, "the report has more ranks than allowed")
-	case n < 0:
-		m.fault = ingest.Refuse(ingest.ReasonMalformed, "the bytes are no LoadReport")
-	}
+// DecodeWire is Decode for codecs that hand bytes to their messages. It
+// returns no error, which would end the stream.
+func (m *Message) DecodeWire(b []byte) error {
+	m.Decode(b)
 	return nil
 }
 
+// Decode decodes the bytes of one LoadReport, which it does not keep. It takes
+// what protobuf-go takes, within the limits. Bytes that cannot be decoded leave
+// a Fault.
+func (m *Message) Decode(b []byte) {
+	m.Size = len(b)
+	m.Fault = nil
+	if len(b) > ingest.MaxMessageBytes {
+		m.Fault = ingest.Refuse(ingest.ReasonMessageTooLarge, "the message is above 64 KiB")
+		return
+	}
+	switch n := m.decode(b); {
+	case n == overRanks:
+		m.Fault = ingest.Refuse(ingest.ReasonTooManyRanks, "the report has more ranks than allowed")
+	case n < 0:
+		m.Fault = ingest.Refuse(ingest.ReasonMalformed, "the bytes are no LoadReport")
+	}
+}
+
 // decode returns 0, or why it failed.
-func (m *message) decode(b []byte) int {
-	r := &m.report
+func (m *Message) decode(b []byte) int {
+	r := &m.Report
 	r.Sequence, r.Status, r.Role, r.Claimed = 0, 0, 0, false
 	r.TimeUnixMs = ingest.Known(0)
 	r.Ranks = r.Ranks[:0]
@@ -129,8 +142,8 @@ func keep(s *string, b []byte) {
 }
 
 // field decodes the value of one field and returns its length.
-func (m *message) field(tag uint64, b []byte, t *texts) int {
-	r := &m.report
+func (m *Message) field(tag uint64, b []byte, t *texts) int {
+	r := &m.Report
 	switch tag {
 	case tagSource:
 		return text(b, &t.source)
@@ -151,19 +164,19 @@ func (m *message) field(tag uint64, b []byte, t *texts) int {
 }
 
 // worker merges a Worker into those before it.
-func (m *message) worker(b []byte, t *texts) int {
+func (m *Message) worker(b []byte, t *texts) int {
 	b, total := protowire.ConsumeBytes(b)
 	if total < 0 {
 		return malformed
 	}
-	m.report.Claimed = true
+	m.Report.Claimed = true
 	for len(b) > 0 {
 		tag, n := consumeTag(b)
 		if n < 0 {
 			return malformed
 		}
 		b = b[n:]
-		if n = workerField(&m.report, tag, b, t); n < 0 {
+		if n = workerField(&m.Report, tag, b, t); n < 0 {
 			return malformed
 		}
 		b = b[n:]
@@ -186,16 +199,16 @@ func workerField(r *ingest.Report, tag uint64, b []byte, t *texts) int {
 }
 
 // rank appends a RankLoad. It takes no memory for one rank too many.
-func (m *message) rank(b []byte) int {
+func (m *Message) rank(b []byte) int {
 	b, total := protowire.ConsumeBytes(b)
 	if total < 0 {
 		return malformed
 	}
-	if len(m.report.Ranks) >= m.maxRanks {
+	if len(m.Report.Ranks) >= m.maxRanks {
 		return overRanks
 	}
-	m.report.Ranks = append(m.report.Ranks, m.blank)
-	r := &m.report.Ranks[len(m.report.Ranks)-1]
+	m.Report.Ranks = append(m.Report.Ranks, m.blank)
+	r := &m.Report.Ranks[len(m.Report.Ranks)-1]
 	var prefill float64
 	for len(b) > 0 {
 		tag, n := consumeTag(b)

@@ -1,1 +1,0 @@
-// Empty: it lets the package declare functions without a body.
