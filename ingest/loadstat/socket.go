@@ -1,0 +1,203 @@
+package loadstat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/loadplane/loadplane/ingest"
+	"github.com/loadplane/loadplane/ingest/loadstat/message"
+	"github.com/loadplane/loadplane/ingest/loadstat/zmtp"
+	"github.com/loadplane/loadplane/registry"
+)
+
+const (
+	// connectTimeout bounds dialling and the handshake together.
+	connectTimeout = 2 * time.Second
+	// heartbeat is how often an engine publishes a load that does not change,
+	// and silence how long a connection may bring none.
+	heartbeat = time.Second
+	silence   = 3 * heartbeat
+	// Waits before a socket is dialled again are drawn from a span that doubles
+	// from minBackoff to maxBackoff, and begins anew after a connection that
+	// lasted for lasting.
+	minBackoff = 200 * time.Millisecond
+	maxBackoff = 5 * time.Second
+	lasting    = time.Second
+)
+
+// backoff is the span that the last wait was drawn from.
+type backoff time.Duration
+
+func (b *backoff) next() time.Duration {
+	*b = min(max(2**b, backoff(minBackoff)), backoff(maxBackoff))
+	return rand.N(time.Duration(*b))
+}
+
+// socket is subscribed to the load of one rank. It is for one goroutine.
+type socket struct {
+	sub         *Subscriber
+	engine      *registry.Engine
+	board       *board
+	rank        *rank
+	addr, topic string
+	number      int32
+	decoder     *message.Decoder
+}
+
+// run keeps the subscription until ctx ends.
+func (k *socket) run(ctx context.Context) {
+	var again backoff
+	for ctx.Err() == nil {
+		began := time.Now()
+		k.once(ctx)
+		if time.Since(began) >= lasting {
+			again = 0
+		}
+		wait(ctx, again.next())
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// once makes one connection and listens until it ends.
+func (k *socket) once(ctx context.Context) {
+	ctx, cut := context.WithCancel(ctx)
+	defer cut()
+	deadline := time.Now().Add(connectTimeout)
+	raw, err := k.dial(ctx, deadline)
+	if err != nil {
+		k.fail(ctx, trouble{registry.ReasonConnectFailed, err})
+		return
+	}
+	defer context.AfterFunc(ctx, func() { raw.Close() })()
+	defer raw.Close()
+	conn, err := zmtp.Subscribe(raw, zmtp.Options{
+		Topic: k.topic, Deadline: deadline, MaxBytes: ingest.MaxMessageBytes, Received: k.sub.metrics.received,
+	})
+	if err != nil {
+		k.fail(ctx, blame(err))
+		return
+	}
+	k.sub.metrics.connected("")
+	k.sub.metrics.sockets.Inc()
+	defer k.sub.metrics.sockets.Dec()
+	session := k.board.begin(k.rank, peerOf(raw), cut)
+	why := k.listen(conn, session)
+	if why.err == nil || ctx.Err() != nil {
+		k.sub.metrics.end(registry.ReasonInstanceChanged)
+		k.board.end(k.rank, session, trouble{})
+		return
+	}
+	k.sub.metrics.end(why.reason)
+	k.board.end(k.rank, session, why)
+}
+
+// fail notes an attempt that failed by itself.
+func (k *socket) fail(ctx context.Context, why trouble) {
+	if ctx.Err() != nil {
+		return
+	}
+	k.sub.metrics.connected(why.reason)
+	k.board.end(k.rank, 0, why)
+}
+
+func (k *socket) dial(ctx context.Context, deadline time.Time) (net.Conn, error) {
+	ctx, stop := context.WithDeadline(ctx, deadline)
+	defer stop()
+	return k.sub.opts.Dial(ctx, "tcp", k.addr)
+}
+
+// listen takes messages until the connection ends, and returns why it did;
+// none where it does not count any more. Only a message that is taken gives the
+// peer more time.
+func (k *socket) listen(conn *zmtp.Conn, session uint64) trouble {
+	var last *registry.Refusal
+	err := patient(conn)
+	for refused := 0; ; {
+		var frames [][]byte
+		if err == nil {
+			frames, err = conn.Receive()
+		}
+		if err != nil {
+			return silent(err, last)
+		}
+		at := k.sub.opts.Clock.Now()
+		m, why := k.decoder.Decode(frames)
+		if why != nil {
+			k.engine.Refuse(why)
+			last = why
+			if refused++; refused >= ingest.MaxRefusedInRow {
+				return trouble{why.Reason, fmt.Errorf("%d messages in a row were refused, the last: %w", refused, why)}
+			}
+			continue
+		}
+		switch v := k.board.hear(k.rank, session, m, at); v {
+		case over:
+			return trouble{}
+		case repeated:
+			k.sub.metrics.old.Inc()
+			continue
+		case replaced:
+			k.sub.metrics.coalesced.Inc()
+		}
+		k.count(m)
+		refused, last = 0, nil
+		err = patient(conn)
+	}
+}
+
+// patient gives the peer the time for another message.
+func patient(conn *zmtp.Conn) error { return conn.SetDeadline(time.Now().Add(silence)) }
+
+// silent says why nothing is heard on a connection that ended, where all that
+// came last was refused.
+func silent(err error, last *registry.Refusal) trouble {
+	switch {
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		return blame(err)
+	case last != nil:
+		return trouble{last.Reason, last}
+	}
+	return trouble{ReasonRankSilent, fmt.Errorf("nothing was published for %s", silence)}
+}
+
+// blame says what an error of a connection came of.
+func blame(err error) trouble {
+	switch {
+	case errors.Is(err, zmtp.ErrTooLarge):
+		return trouble{ingest.ReasonMessageTooLarge, err}
+	case errors.Is(err, zmtp.ErrBroken):
+		return trouble{registry.ReasonConnectFailed, err}
+	}
+	return trouble{ReasonNoPublisher, err}
+}
+
+func (k *socket) count(m *message.Stat) {
+	k.sub.metrics.messages.Inc()
+	k.sub.metrics.negative.Add(float64(m.Negative))
+	if m.Claims.Known && m.Claims.Value != int64(k.number) {
+		k.sub.metrics.mismatches.Inc()
+	}
+}
+
+func peerOf(c net.Conn) netip.AddrPort {
+	tcp, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	a := tcp.AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
+}
