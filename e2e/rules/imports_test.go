@@ -177,6 +177,14 @@ var edges = []edge{
 	{"ingest/native/frame", "ingest", "reports are those of all dialects"},
 	{"ingest/native/frame", "registry", "workers and refusals are the registry's"},
 	{"ingest/native/frame", "store", "values and words are the store's"},
+	{"ingest/poll", "ingest/poll/reader", "reads the load of one engine"},
+	{"ingest/poll/reader", "ingest", "reports are those of all dialects"},
+	{"ingest/poll/reader", "ingest/poll/fields", "tells which fields came and went"},
+	{"ingest/poll/reader", "ingest/poll/sample", "reads the pages of engines"},
+	{"ingest/poll/reader", "ingest/poll/survey", "finds the page to read"},
+	{"ingest/poll/reader", "registry", "workers and refusals are the registry's"},
+	{"ingest/poll/reader", "registry/egress", "reaches the engine by bounded means"},
+	{"ingest/poll/reader", "store", "values and words are the store's"},
 	{"ingest/push", "ingest/loadreport", "decodes the reports of SGLang"},
 	{"registry", "registry/lease", "keeps the leases of reporters"},
 	{"ingest/monitor", "ingest/monitor/frame", "encodes and decodes the frames"},
@@ -184,8 +192,6 @@ var edges = []edge{
 	{"ingest/monitor/frame", "proto/sglang/router/loadmonitor/v1", "speaks the monitor dialect"},
 	{"ingest/monitor/link", "proto/sglang/router/loadmonitor/v1", "speaks the monitor dialect"},
 	{"ingest/monitor/link", "registry/egress", "reaches the engine by bounded means"},
-	{"ingest/poll", "ingest/poll/fields", "tells which fields came and went"},
-	{"ingest/poll", "ingest/poll/sample", "reads the pages of engines"},
 	{"sim", "sim/face/page", "answers like the engine's own server"},
 }
 

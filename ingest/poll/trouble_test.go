@@ -14,10 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/loadplane/loadplane/ingest"
 	"github.com/loadplane/loadplane/ingest/poll/pace"
+	"github.com/loadplane/loadplane/ingest/poll/reader"
 	"github.com/loadplane/loadplane/ingest/poll/sample"
 	"github.com/loadplane/loadplane/ingest/poll/survey"
 	"github.com/loadplane/loadplane/registry"
+	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
@@ -143,30 +146,6 @@ func TestTimeoutOfTheKnownPageAsksNoOther(t *testing.T) {
 	})
 }
 
-// TestBug10PanicOfAReaderIsSurvived begins with a sampler that is in disorder.
-// The engine is read by a new one.
-func TestBug10PanicOfAReaderIsSurvived(t *testing.T) {
-	var lines record
-	logging := func(_ *registry.Options, o *Options) { o.Logger = slog.New(slog.NewTextHandler(&lines, nil)) }
-	inBubbleWith(t, logging, func(p *plane) {
-		broken := &memory{
-			pace: pace.Pace{StaleAfter: testStale}, chosen: true,
-			known: survey.Choice{Endpoint: sample.Endpoints()[0], Sampler: new(sample.Sampler)},
-		}
-		p.poller.kept.put(testWorker+" "+testWorker, broken)
-		p.net.add(testOrigin, pages(map[string]string{"/v1/loads": loads(1)}))
-		p.run()
-		after(4 * time.Second)
-		entry, _, _ := p.entry(testWorker)
-		if entry.Freshness != store.Fresh || p.polled(survey.ReasonReaderPanic) != 1 {
-			t.Errorf("%s after %d panics", entry.Freshness, p.polled(survey.ReasonReaderPanic))
-		}
-		if n := testutil.ToFloat64(p.poller.metrics.panics); n != 1 || !strings.Contains(lines.text(), "goroutine") {
-			t.Errorf("%v panics counted, log:\n%s", n, lines.text())
-		}
-	})
-}
-
 // TestBug10PanicOfAPollIsSurvived panics where the engine is dialled. The
 // stack is logged once a minute.
 func TestBug10PanicOfAPollIsSurvived(t *testing.T) {
@@ -186,13 +165,30 @@ func TestBug10PanicOfAPollIsSurvived(t *testing.T) {
 		p.run()
 		after(30 * time.Second)
 		p.wantFailing(survey.ReasonReaderPanic)
-		if n := strings.Count(lines.text(), "boom"); n != 1 || testutil.ToFloat64(p.poller.metrics.panics) < 6 {
+		if n := strings.Count(lines.text(), "boom"); n != 1 || testutil.ToFloat64(p.poller.metrics.panics) < 6 || !strings.Contains(lines.text(), "goroutine") {
 			t.Errorf("%d lines for %v panics", n, testutil.ToFloat64(p.poller.metrics.panics))
 		}
 		calm.Store(true)
 		after(6 * time.Second)
 		if entry, _, _ := p.entry(testWorker); entry.Freshness != store.Fresh {
 			t.Errorf("got %s", entry.Freshness)
+		}
+	})
+}
+
+// TestBug10PanicOfADeliveryIsSurvived has no registry to deliver to.
+func TestBug10PanicOfADeliveryIsSurvived(t *testing.T) {
+	inBubbleWith(t, func(*registry.Options, *Options) {}, func(p *plane) {
+		p.run()
+		l := &loop{poller: p.poller, memory: &memory{}, engine: &registry.Engine{}}
+		rank := ingest.RankReport{}
+		rank.Rank.SetCount(store.NumRunningReqs, 1)
+		read := &reader.Result{
+			Page: &survey.Page{Answer: &egress.Answer{}, Reading: &sample.Reading{}}, Source: "a",
+			Report: &ingest.Report{Source: "a", Status: int32(store.StatusHealthy), Ranks: []ingest.RankReport{rank}},
+		}
+		if over := l.take(read); over != "" || read.Page.Reason != survey.ReasonReaderPanic || testutil.ToFloat64(p.poller.metrics.panics) != 1 {
+			t.Errorf("over %q, page %q, %v panics", over, read.Page.Reason, testutil.ToFloat64(p.poller.metrics.panics))
 		}
 	})
 }
@@ -358,29 +354,6 @@ func TestSlowEngineIsLeftAlone(t *testing.T) {
 	if least < testStale/2/4 {
 		t.Errorf("asked again after %s", least)
 	}
-}
-
-// TestCredentialsOfAnotherPath takes over the path of a CA file that changed.
-func TestCredentialsOfAnotherPath(t *testing.T) {
-	inBubbleWith(t, func(*registry.Options, *Options) {}, func(p *plane) {
-		p.net.add(testOrigin, pages(map[string]string{"/v1/loads": loads(1)}))
-		p.run()
-		l := &loop{poller: p.poller, memory: &memory{}, target: registry.Target{URL: testWorker, CAFile: "/nowhere"}}
-		for _, want := range []store.Reason{registry.ReasonCredential, registry.ReasonCredential, ""} {
-			before := l.client
-			l.connect()
-			if page := l.survey().Get(p.t.Context(), sample.Endpoints()[0], nil); page.Reason != want {
-				t.Errorf("with %q: reason %q, want %q", l.target.CAFile, page.Reason, want)
-			}
-			if kept := before == l.client; kept && want == "" {
-				t.Error("the client of another path is used")
-			}
-			if before != nil {
-				l.target.CAFile = ""
-			}
-		}
-		l.client.Close()
-	})
 }
 
 // TestBug39ClockOfTheEngine is an hour off. The age is counted from the
