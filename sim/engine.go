@@ -2,25 +2,21 @@ package sim
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
-	"github.com/loadplane/loadplane/sim/face"
+	"github.com/loadplane/loadplane/sim/ports"
+	"github.com/loadplane/loadplane/sim/push"
 	"github.com/loadplane/loadplane/sim/reporter"
 	"github.com/loadplane/loadplane/sim/serve"
 )
 
-// Times of the HTTP side.
-const (
-	headerTimeout   = 5 * time.Second
-	shutdownTimeout = time.Second
-	relistenAfter   = time.Second
-)
+// relistenAfter is the time to the next attempt to listen.
+const relistenAfter = time.Second
 
 // network is how engines listen and dial.
 type network struct {
@@ -35,7 +31,7 @@ type Engine struct {
 	net     network
 	info    WorkerInfo
 	address string
-	first   net.Listener // the first serving takes it
+	http    *ports.Row
 	log     *slog.Logger
 	faults  faultSet
 	tasks   sync.WaitGroup
@@ -43,26 +39,31 @@ type Engine struct {
 	mu      sync.Mutex
 	closing bool
 	lives   uint64
-	life    *reporter.Process
+	life    *life
 }
 
+// newEngine returns an engine that listens and has no life yet.
 func newEngine(i int, opts Options, n network) (*Engine, error) {
-	l, err := n.listen(opts.address(i))
+	row, err := ports.Bind(n.listen, opts.Listen, opts.port(i))
 	if err != nil {
 		return nil, err
 	}
-	address := l.Addr().String()
-	e := &Engine{
+	address := row.Address()
+	return &Engine{
 		index:   i,
 		opts:    opts,
 		net:     n,
 		info:    WorkerInfo{URL: "http://" + address, Kind: opts.kind(i), Role: opts.role(i), Model: opts.Model, Zone: opts.zone(i)},
 		address: address,
-		first:   l,
+		http:    row,
 		log:     opts.Logger.With("engine", "http://"+address),
-	}
-	e.life = e.newLife()
-	return e, nil
+	}, nil
+}
+
+// begin begins the first life.
+func (e *Engine) begin() (err error) {
+	e.life, err = e.newLife(e.opts.ranks(e.index))
+	return err
 }
 
 // Info returns what discovery should know of the engine.
@@ -72,55 +73,80 @@ func (e *Engine) Info() WorkerInfo { return e.info }
 func (e *Engine) Source() string { return e.current().Source() }
 
 // Sequence returns the sequence number of the last report of the present
-// life, 0 before the first.
+// life, 0 before the first. What is published on sockets is not counted.
 func (e *Engine) Sequence() uint64 { return e.current().Sequence() }
 
 // Monitors returns the number of planes that hold a lease of the engine.
-func (e *Engine) Monitors() int { return e.current().Monitors() }
+func (e *Engine) Monitors() int {
+	l := e.current()
+	return l.Monitors() + l.sessions()
+}
 
-func (e *Engine) current() *reporter.Process {
+// Ranks returns the number of DP ranks of the present life.
+func (e *Engine) Ranks() int { return e.current().ranks }
+
+func (e *Engine) current() *life {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.life
 }
 
-// newLife returns the process of the next life. The first one has been at
-// work for a while.
-func (e *Engine) newLife() *reporter.Process {
-	e.lives++
-	return reporter.New(reporter.Config{
-		Role:        e.info.Role.workerType(),
-		Model:       e.info.Model,
-		Zone:        e.info.Zone,
-		Ranks:       e.opts.ranks(e.index),
-		Seed:        e.opts.Seed,
-		Stream:      uint64(e.index)<<32 | e.lives,
-		Warm:        e.lives == 1,
-		NoTraffic:   e.opts.NoTraffic,
-		FirstSample: e.opts.FirstSample,
-		Faults:      &e.faults.reports,
-		Dial:        e.net.dial,
+// reporting is the process of the present life.
+func (e *Engine) reporting() *reporter.Process { return e.current().Process }
+
+// Restart ends the life of the engine and begins the next. Its streams are
+// cancelled; nothing is reported until the engine is registered again, dialled
+// again or, where it is a native one, opens another stream by its lease.
+func (e *Engine) Restart() {
+	// Ports are kept, so that nothing can fail.
+	_ = e.restart(func(old *life) int { return old.ranks })
+}
+
+// Rerank restarts the engine with another number of DP ranks, 1 to 4,096, as a
+// new deployment does. An engine of a kind without ranks keeps its one. The
+// error says that there are no ports for the ranks; nothing changes then.
+func (e *Engine) Rerank(ranks int) error {
+	if ranks < 1 || ranks > maxRanks {
+		return fmt.Errorf("sim: %d ranks, must be 1 to %d", ranks, maxRanks)
+	}
+	return e.restart(func(*life) int {
+		if !e.info.Kind.ranked() {
+			return 1
+		}
+		return ranks
 	})
 }
 
-// Restart ends the life of the engine and begins the next. Its streams are
-// cancelled; nothing is reported until the engine is registered again.
-func (e *Engine) Restart() {
+func (e *Engine) restart(ranks func(old *life) int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closing {
-		return
+		return nil
 	}
-	e.life.Close()
-	e.life = e.newLife()
-	e.log.Info("engine restarted", "source", e.life.Source())
+	next, err := e.newLife(ranks(e.life))
+	if err != nil {
+		return fmt.Errorf("sim: no ports for another life: %w", err)
+	}
+	e.life.close()
+	if e.life.row != nil && e.life.row != next.row {
+		e.life.row.Release()
+	}
+	e.life = next
+	e.log.Info("engine restarted", "source", e.life.Source(), "ranks", e.life.ranks)
+	return nil
 }
 
 // SetFault makes the fault hold from now on, whatever times it names; a
 // restart happens once.
 func (e *Engine) SetFault(f Fault) {
-	if f.Kind == FaultRestart {
+	switch f.Kind {
+	case FaultRestart:
 		e.Restart()
+		return
+	case FaultRerank:
+		if err := e.Rerank(f.Ranks); err != nil {
+			e.log.Error("engine cannot restart", "error", err)
+		}
 		return
 	}
 	e.faults.set(f)
@@ -144,7 +170,7 @@ func (e *Engine) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		down, changed := e.faults.watch(FaultDown)
 		if !down {
-			e.serve(ctx)
+			e.up(ctx)
 			continue
 		}
 		e.release()
@@ -156,11 +182,11 @@ func (e *Engine) run(ctx context.Context) {
 	e.close()
 }
 
-// release closes the first listener if it was never served.
+// release closes listeners that were never served.
 func (e *Engine) release() {
-	if e.first != nil {
-		_ = e.first.Close()
-		e.first = nil
+	e.http.Release()
+	if l := e.current(); l != nil && l.row != nil {
+		l.row.Release()
 	}
 }
 
@@ -168,67 +194,50 @@ func (e *Engine) close() {
 	e.release()
 	e.mu.Lock()
 	e.closing = true
-	e.life.Close()
+	if e.life != nil {
+		e.life.close()
+	}
 	e.mu.Unlock()
 	e.tasks.Wait()
 }
 
-// serve listens and answers until ctx ends or the engine goes down.
-func (e *Engine) serve(ctx context.Context) {
-	l, err := e.listener()
+// up listens and serves until ctx ends or the engine goes down.
+func (e *Engine) up(ctx context.Context) {
+	row, err := e.http.Take()
 	if err != nil {
 		e.log.Error("engine cannot listen", "error", err)
 		wait(ctx, relistenAfter)
 		return
 	}
-	srv := &http.Server{
-		Handler:           e.handler(ctx.Done()),
-		ReadHeaderTimeout: headerTimeout,
-		ErrorLog:          slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
+	ctx, stop := context.WithCancelCause(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { e.keepBeside(ctx) })
+	beside.Go(func() {
+		e.awaitDown(ctx)
+		stop(serve.ErrAbort)
+	})
+	if e.info.Kind == KindNative {
+		beside.Go(func() { e.report(ctx) })
 	}
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
+	if err := serve.HTTP(ctx, row[0], e.handler(ctx.Done()), e.log); err != nil {
+		e.log.Error("engine stopped serving", "error", err)
+	}
+	stop(nil)
+	beside.Wait()
+}
+
+// awaitDown returns when the engine is to go down or ctx ends.
+func (e *Engine) awaitDown(ctx context.Context) {
 	for {
 		down, changed := e.faults.watch(FaultDown)
 		if down {
-			_ = srv.Close()
-			e.stopped(<-done)
 			return
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			e.shutdown(srv)
-			e.stopped(<-done)
-			return
-		case err := <-done:
-			e.stopped(err)
 			return
 		}
-	}
-}
-
-// stopped tells of a listener that was not closed on purpose.
-func (e *Engine) stopped(err error) {
-	if !errors.Is(err, http.ErrServerClosed) {
-		e.log.Error("engine stopped serving", "error", err)
-	}
-}
-
-func (e *Engine) listener() (net.Listener, error) {
-	if l := e.first; l != nil {
-		e.first = nil
-		return l, nil
-	}
-	return e.net.listen(e.address)
-}
-
-// shutdown waits for the calls that are being answered.
-func (e *Engine) shutdown(srv *http.Server) {
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-	defer cancel()
-	if srv.Shutdown(ctx) != nil {
-		_ = srv.Close()
 	}
 }
 
@@ -236,16 +245,13 @@ func (e *Engine) shutdown(srv *http.Server) {
 func (e *Engine) handler(closing <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	if e.info.Kind == KindSGLang {
-		mux.HandleFunc(startReportingPath, func(w http.ResponseWriter, r *http.Request) {
-			e.startReporting(w, r, closing)
-		})
+		mux.Handle(push.Path, push.Handler(e.reporting, func() { e.delay(closing) }))
 	}
 	if e.info.Kind.serves() {
-		api := serve.OpenAI(e.info.Model, e.current)
+		api := serve.OpenAI(e.info.Model, e.reporting)
 		mux.Handle("POST /v1/chat/completions", api)
 		mux.Handle("POST /v1/completions", api)
 	}
-	pages := e.info.Kind.pages(e.face())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if e.info.Kind != KindSGLang {
 			e.delay(closing)
@@ -254,37 +260,23 @@ func (e *Engine) handler(closing <-chan struct{}) http.Handler {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		pages.ServeHTTP(w, r)
+		e.current().pages.ServeHTTP(w, r)
 	})
 	return mux
 }
 
-// delay waits as long as FaultSlow says, or until closing.
-func (e *Engine) delay(closing <-chan struct{}) {
-	if slow, ok := e.faults.get(FaultSlow); ok {
-		select {
-		case <-time.After(slow.Delay):
-		case <-closing:
-		}
-	}
+// slow is the delay of FaultSlow; 0 for none.
+func (e *Engine) slow() time.Duration {
+	f, _ := e.faults.get(FaultSlow)
+	return f.Delay
 }
 
-// face is what the pages of the engine are made of.
-func (e *Engine) face() face.Engine {
-	host, portText, _ := net.SplitHostPort(e.address) // an address we listened on
-	port, _ := strconv.Atoi(portText)
-	mode := "null"
-	if e.info.Role != RolePlain {
-		mode = string(e.info.Role)
-	}
-	return face.Engine{
-		Model:  e.info.Model,
-		Mode:   mode,
-		Zone:   e.info.Zone,
-		Host:   host,
-		Port:   port,
-		Ranks:  e.opts.ranks(e.index),
-		Pushes: e.info.Kind == KindSGLang,
-		Sample: func() (reporter.Sample, error) { return e.current().Sample() },
+// delay waits as long as FaultSlow says, or until closing.
+func (e *Engine) delay(closing <-chan struct{}) {
+	if slow := e.slow(); slow > 0 {
+		select {
+		case <-time.After(slow):
+		case <-closing:
+		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/loadplane/loadplane/sim/reporter"
@@ -23,27 +22,36 @@ type FaultKind string
 const (
 	// FaultRestart ends the life of the engine and starts the next: a new
 	// source instance id, sequence from 1, no monitors until it is registered
-	// again, a new start time, counters from 0. The listener stays.
+	// again, a new start time, counters from 0. The HTTP listener stays, and so
+	// do the ports beside it and the lease of a native engine.
 	FaultRestart FaultKind = "restart"
+	// FaultRerank is a restart with Ranks DP ranks, as a new deployment: pages,
+	// reports and sockets have the new number. Kinds without ranks keep one.
+	FaultRerank FaultKind = "rerank"
 	// FaultFreeze stops the values; reports and sample times go on.
 	FaultFreeze FaultKind = "freeze"
-	// FaultSilent stops the reports; streams stay open. All pages answer 503.
+	// FaultSilent stops the reports and what is published; streams stay open.
+	// All pages answer 503.
 	FaultSilent FaultKind = "silent"
-	// FaultFail makes sampling fail. Reports keep the last sample and stay
-	// HEALTHY until it is three seconds old, then turn STALE; the load pages
-	// of SGLang keep it too, with its time, and all others answer 500.
+	// FaultFail makes sampling fail. Pushed reports keep the last sample and
+	// stay HEALTHY until it is three seconds old, then turn STALE; those of a
+	// monitor are UNREACHABLE at once, native ones STALE; nothing is published.
+	// The load pages of SGLang keep the sample, with its time, and all others
+	// answer 500.
 	FaultFail FaultKind = "fail"
 	// FaultZeroCapacity sends ranks of zeros, capacities too, as HEALTHY.
 	FaultZeroCapacity FaultKind = "zero_capacity"
 	// FaultNaN sends NaN as the token usage of the first rank. Pages without
-	// one have it in the place of another value, JSON has null.
+	// one have it in the place of another value, JSON has null. To a monitor it
+	// is a sample that failed, and what is published has no place for it.
 	FaultNaN FaultKind = "nan"
 	// FaultSlow answers start_reporting after Delay. The registration takes
 	// effect then, whether or not the caller still waits. Of kinds that do not
-	// push it delays every page.
+	// push it delays every page, and each sample of a monitor, which fails when
+	// it takes a second.
 	FaultSlow FaultKind = "slow"
-	// FaultDown closes the HTTP listener and its connections. Streams go on
-	// until their leases end.
+	// FaultDown closes the listeners and their connections; a native engine
+	// leaves its plane. Pushed streams go on until their leases end.
 	FaultDown FaultKind = "down"
 	// FaultIdle sends zeros for all loads and leaves the capacities. Counters
 	// stand still meanwhile.
@@ -51,7 +59,7 @@ const (
 )
 
 var faultKinds = []FaultKind{
-	FaultRestart, FaultFreeze, FaultSilent, FaultFail, FaultZeroCapacity,
+	FaultRestart, FaultRerank, FaultFreeze, FaultSilent, FaultFail, FaultZeroCapacity,
 	FaultNaN, FaultSlow, FaultDown, FaultIdle,
 }
 
@@ -63,18 +71,20 @@ type Fault struct {
 	Engine int
 	// After is the time from the start of Run to the first occurrence.
 	After time.Duration
-	// For is how long it lasts; 0 means until Run ends. A restart takes none.
+	// For is how long it lasts; 0 means until Run ends. Restarts take none.
 	For time.Duration
 	// Every is the time between starts of occurrences; 0 means only once. It
 	// must be longer than For, and needs a For unless Kind is a restart.
 	Every time.Duration
 	// Delay is the delay of FaultSlow, and only of it; there it is above 0.
 	Delay time.Duration
+	// Ranks is the number of ranks of FaultRerank, and only of it, 1 to 4,096.
+	Ranks int
 }
 
 // ParseFault reads "kind" or "kind:key=value,...". Keys are engine (an index
 // or "all", the default), after, for, every and, for slow, delay (1s by
-// default); times are Go durations. Its errors name the text that is wrong.
+// default), for rerank ranks, which it needs; times are Go durations. Its errors name the text that is wrong.
 func ParseFault(text string) (Fault, error) {
 	kind, rest, more := strings.Cut(text, ":")
 	f := Fault{Kind: FaultKind(kind), Engine: AllEngines}
@@ -110,6 +120,10 @@ func (f *Fault) set(key, value string) error {
 		f.Every, err = time.ParseDuration(value)
 	case "delay":
 		f.Delay, err = time.ParseDuration(value)
+	case "ranks":
+		if f.Ranks, err = strconv.Atoi(value); err != nil {
+			return fmt.Errorf("ranks %q is not a number", value)
+		}
 	default:
 		return fmt.Errorf("unknown key %q", key)
 	}
@@ -136,19 +150,36 @@ func (f Fault) validate() error {
 		return fail("engine is negative")
 	case f.After < 0 || f.For < 0 || f.Every < 0:
 		return fail("a time is negative")
-	case f.Kind == FaultSlow && f.Delay <= 0:
-		return fail("delay must be above 0")
-	case f.Kind != FaultSlow && f.Delay != 0:
-		return fail("only slow takes a delay")
-	case f.Kind == FaultRestart && f.For != 0:
-		return fail("restart takes no for")
-	case f.Kind != FaultRestart && f.Every > 0 && f.For == 0:
+	case f.misfit() != "":
+		return fail(f.misfit())
+	case f.restarts() && f.For != 0:
+		return fail("a restart takes no for")
+	case !f.restarts() && f.Every > 0 && f.For == 0:
 		return fail("every needs a for")
 	case f.Every > 0 && f.Every <= f.For:
 		return fail("every must be longer than for")
 	}
 	return nil
 }
+
+// misfit says what is wrong with the values that one kind alone takes; empty
+// for nothing.
+func (f Fault) misfit() string {
+	switch {
+	case f.Kind == FaultSlow && f.Delay <= 0:
+		return "delay must be above 0"
+	case f.Kind != FaultSlow && f.Delay != 0:
+		return "only slow takes a delay"
+	case f.Kind == FaultRerank && (f.Ranks < 1 || f.Ranks > maxRanks):
+		return fmt.Sprintf("ranks must be 1 to %d", maxRanks)
+	case f.Kind != FaultRerank && f.Ranks != 0:
+		return "only rerank takes ranks"
+	}
+	return ""
+}
+
+// restarts says whether the fault is another life, which has no end.
+func (f Fault) restarts() bool { return f.Kind == FaultRestart || f.Kind == FaultRerank }
 
 // String returns the text that ParseFault reads.
 func (f Fault) String() string {
@@ -165,6 +196,9 @@ func (f Fault) String() string {
 	add("for", f.For)
 	add("every", f.Every)
 	add("delay", f.Delay)
+	if f.Ranks != 0 {
+		parts = append(parts, "ranks="+strconv.Itoa(f.Ranks))
+	}
 	if len(parts) == 0 {
 		return string(f.Kind)
 	}
@@ -203,33 +237,13 @@ func (s *faultSet) clear(kind FaultKind) bool {
 
 // announceLocked tells those concerned that the fault began or ended.
 func (s *faultSet) announceLocked(kind FaultKind) {
-	if flag := s.flag(kind); flag != nil {
+	if flag := s.reports.Switch(string(kind)); flag != nil {
 		_, on := s.active[kind]
 		flag.Store(on)
 	}
 	if s.changed != nil {
 		close(s.changed)
 		s.changed = nil
-	}
-}
-
-// flag is the switch of a fault of reports, nil for other faults.
-func (s *faultSet) flag(kind FaultKind) *atomic.Bool {
-	switch kind {
-	case FaultFreeze:
-		return &s.reports.Freeze
-	case FaultSilent:
-		return &s.reports.Silent
-	case FaultFail:
-		return &s.reports.Fail
-	case FaultZeroCapacity:
-		return &s.reports.ZeroCapacity
-	case FaultNaN:
-		return &s.reports.NaN
-	case FaultIdle:
-		return &s.reports.Idle
-	default:
-		return nil
 	}
 }
 

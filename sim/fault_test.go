@@ -18,6 +18,8 @@ func TestParseFault(t *testing.T) {
 		"slow:delay=2500ms":                    {Kind: FaultSlow, Engine: AllEngines, Delay: 2500 * time.Millisecond},
 		"down:for=3s":                          {Kind: FaultDown, Engine: AllEngines, For: 3 * time.Second},
 		"idle:after=0s":                        {Kind: FaultIdle, Engine: AllEngines},
+		"rerank:engine=2,after=9s,ranks=4":     {Kind: FaultRerank, Engine: 2, After: 9 * time.Second, Ranks: 4},
+		"rerank:ranks=4096,every=1m":           {Kind: FaultRerank, Engine: AllEngines, Every: time.Minute, Ranks: 4096},
 	}
 	for text, want := range tests {
 		if got, err := ParseFault(text); err != nil || got != want {
@@ -42,6 +44,11 @@ func TestParseFaultRefuses(t *testing.T) {
 		"freeze:every=5s":          "every needs a for",
 		"freeze:for=5s,every=5s":   "every must be longer",
 		"restart:for=5s":           "restart takes no for",
+		"rerank:for=5s,ranks=1":    "restart takes no for",
+		"rerank":                   "ranks must be 1 to 4096",
+		"rerank:ranks=4097":        "ranks must be 1 to 4096",
+		"rerank:ranks=many":        `ranks "many"`,
+		"restart:ranks=2":          "only rerank takes ranks",
 		"slow:delay=0s":            "delay must be above 0",
 	}
 	for text, want := range tests {
@@ -55,6 +62,7 @@ func FuzzParseFault(f *testing.F) {
 	f.Add("restart:engine=3,after=10s,every=30s")
 	f.Add("slow:delay=1.5s,for=2s")
 	f.Add("freeze:,=")
+	f.Add("rerank:ranks=4,every=3s")
 	f.Fuzz(func(t *testing.T, text string) {
 		fault, err := ParseFault(text)
 		if err != nil {

@@ -32,17 +32,31 @@ func newFleet(opts Options, n network) (*Fleet, error) {
 		return nil, err
 	}
 	f := &Fleet{}
+	if err := f.populate(opts, n); err != nil {
+		for _, e := range f.engines {
+			e.close()
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
+// populate makes the engines. All ports of HTTP are taken before free ones are,
+// so that none of these is one of those.
+func (f *Fleet) populate(opts Options, n network) error {
 	for i := range opts.Engines {
 		e, err := newEngine(i, opts, n)
 		if err != nil {
-			for _, e := range f.engines {
-				e.close()
-			}
-			return nil, fmt.Errorf("sim: engine %d cannot listen: %w", i, err)
+			return fmt.Errorf("sim: engine %d cannot listen: %w", i, err)
 		}
 		f.engines = append(f.engines, e)
 	}
-	return f, nil
+	for i, e := range f.engines {
+		if err := e.begin(); err != nil {
+			return fmt.Errorf("sim: engine %d has no ports beside HTTP: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // Run serves all engines. It blocks until ctx ends and every goroutine of the
@@ -70,11 +84,14 @@ func (f *Fleet) URLs() []string {
 	return urls
 }
 
-// Workers returns what discovery should know of the engines.
+// Workers returns what discovery should know of the engines, without those that
+// register themselves.
 func (f *Fleet) Workers() []WorkerInfo {
-	infos := make([]WorkerInfo, len(f.engines))
-	for i, e := range f.engines {
-		infos[i] = e.info
+	var infos []WorkerInfo
+	for _, e := range f.engines {
+		if e.info.Kind.listed() {
+			infos = append(infos, e.info)
+		}
 	}
 	return infos
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	pb "github.com/loadplane/loadplane/proto/router/loadmonitor/v1"
+	"github.com/loadplane/loadplane/sim/push"
 )
 
 func TestOptionsAreChecked(t *testing.T) {
@@ -27,7 +28,9 @@ func TestOptionsAreChecked(t *testing.T) {
 		"BasePort is 65530":  {BasePort: 65_530},
 		"FirstSample is -1s": {FirstSample: -time.Second},
 		"unknown kind \"x\"": {Kinds: []Kind{KindTGI, "x"}},
+		"native\" needs a":   {Kinds: []Kind{KindTGI, KindNative}},
 		"unknown fault":      {Faults: []Fault{{Kind: "x"}}},
+		"ranks must be 1":    {Faults: []Fault{{Kind: FaultRerank}}},
 		"engine 8 of 8":      {Faults: []Fault{{Kind: FaultFreeze, Engine: 8}}},
 		"engine is negative": {Faults: []Fault{{Kind: FaultFreeze, Engine: -2}}},
 		"engine 0 cannot":    {Listen: "nowhere"},
@@ -59,11 +62,15 @@ func TestWorkersOfFleets(t *testing.T) {
 		opts Options
 		want []string // kind and flag without the URL
 	}{
-		{"mixed", Options{Engines: 10, Mixed: true, Zones: []string{"a", "b"}}, []string{
-			"sglang role=plain,model=sim-model,zone=a", "sglang role=prefill,model=sim-model,zone=b",
-			"sglang role=decode,model=sim-model,zone=a", "sglang-poll role=plain,model=sim-model,zone=b",
-			"vllm model=sim-model,zone=a", "tgi model=sim-model,zone=b", "llamacpp model=sim-model,zone=a",
-			"trtllm model=sim-model,zone=b", "triton model=sim-model,zone=a", "sglang role=prefill,model=sim-model,zone=b",
+		{"mixed", Options{Engines: 11, Mixed: true, Zones: []string{"a", "b"}, Plane: func() string { return "" }}, []string{
+			"sglang role=plain,model=sim-model,zone=a", "sglang-monitor role=prefill,model=sim-model,zone=b",
+			"sglang-loadstat role=decode,model=sim-model,zone=a", "vllm model=sim-model,zone=b", "native model=sim-model,zone=a",
+			"sglang role=prefill,model=sim-model,zone=b", "sglang-poll role=decode,model=sim-model,zone=a",
+			"tgi model=sim-model,zone=b", "llamacpp model=sim-model,zone=a", "trtllm model=sim-model,zone=b", "triton model=sim-model,zone=a",
+		}},
+		{"mixed without a plane", Options{Engines: 5, Mixed: true}, []string{
+			"sglang role=plain,model=sim-model", "sglang-monitor role=prefill,model=sim-model",
+			"sglang-loadstat role=decode,model=sim-model", "vllm model=sim-model", "sglang role=plain,model=sim-model",
 		}},
 		{"default", Options{Engines: 2}, []string{"sglang role=plain,model=sim-model", "sglang role=plain,model=sim-model"}},
 		{"kinds in turn", Options{Engines: 3, Kinds: []Kind{KindVLLM, KindTriton}}, []string{
@@ -81,14 +88,26 @@ func TestWorkersOfFleets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, w := range f.Workers() {
+			listed := f.Workers()
+			for i, e := range f.Engines() {
+				w := e.Info()
 				kind, rest, _ := strings.Cut(tt.want[i], " ")
 				if w.Kind != Kind(kind) || w.Flag() != fmt.Sprintf("http://127.0.0.1:%d,%s", 30_000+i, rest) {
 					t.Errorf("worker %d is %s %q", i, w.Kind, w.Flag())
 				}
-				if f.URLs()[i] != w.URL || f.Engines()[i].Info() != w {
+				if f.URLs()[i] != w.URL {
 					t.Errorf("worker %d: URL %q", i, f.URLs()[i])
 				}
+				if w.Kind == KindNative {
+					continue
+				}
+				if len(listed) == 0 || listed[0] != w {
+					t.Fatalf("worker %d is not listed, %v are left", i, listed)
+				}
+				listed = listed[1:]
+			}
+			if len(listed) != 0 {
+				t.Errorf("%v are listed too", listed)
 			}
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
@@ -100,7 +119,9 @@ func TestWorkersOfFleets(t *testing.T) {
 }
 
 func TestParseKinds(t *testing.T) {
-	kinds, err := ParseKinds([]string{"sglang", "sglang-poll", "vllm", "tgi", "llamacpp", "trtllm", "triton"})
+	kinds, err := ParseKinds([]string{
+		"sglang", "sglang-monitor", "sglang-loadstat", "sglang-poll", "vllm", "tgi", "llamacpp", "trtllm", "triton", "native",
+	})
 	if err != nil || !slices.Equal(kinds, Kinds()) {
 		t.Errorf("%v, %v", kinds, err)
 	}
@@ -180,7 +201,7 @@ func TestRunEndsWhileAnswersAreDelayed(t *testing.T) {
 		group.Go(func() { _ = f.Run(ctx) })
 		synctest.Wait()
 		group.Go(func() {
-			r, err := memClient(n).Post(f.URLs()[0]+startReportingPath, "application/json", strings.NewReader(valid))
+			r, err := memClient(n).Post(f.URLs()[0]+push.Path, "application/json", strings.NewReader(valid))
 			if err == nil {
 				_ = r.Body.Close()
 			}
@@ -196,7 +217,7 @@ func TestRunEndsWhileAnswersAreDelayed(t *testing.T) {
 }
 
 func TestFleetOverRealSockets(t *testing.T) {
-	f, err := New(Options{Engines: 2, Ranks: 2, Mixed: true, Logger: quiet()})
+	f, err := New(Options{Engines: 2, Ranks: 2, Kinds: []Kind{KindSGLang}, Mixed: true, Logger: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +234,7 @@ func TestFleetOverRealSockets(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	body := fmt.Sprintf(`{"ip":"127.0.0.1","port":%d,"report_interval_ms":20,"lease_ttl_ms":60000}`, l.Addr().(*net.TCPAddr).Port)
 	for _, url := range f.URLs() {
-		r, err := client.Post(url+startReportingPath, "application/json", strings.NewReader(body))
+		r, err := client.Post(url+push.Path, "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

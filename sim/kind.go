@@ -18,6 +18,12 @@ const (
 	KindSGLang Kind = "sglang"
 	// KindSGLangPoll is a released SGLang, which has no push load reporter.
 	KindSGLangPoll Kind = "sglang-poll"
+	// KindSGLangMonitor is an SGLang with the load reporter that routers dial,
+	// on a free port which /server_info names.
+	KindSGLangMonitor Kind = "sglang-monitor"
+	// KindSGLangLoadStat is an SGLang 0.5.19 that publishes its load on a ZMQ
+	// socket for each rank, on free ports which /server_info names.
+	KindSGLangLoadStat Kind = "sglang-loadstat"
 	// KindVLLM is a vLLM 0.26 with an API server for all its ranks.
 	KindVLLM Kind = "vllm"
 	// KindTGI is a text-generation-inference; it has one rank.
@@ -28,16 +34,27 @@ const (
 	KindTRTLLM Kind = "trtllm"
 	// KindTriton is a Triton with the TensorRT-LLM backend; it has one rank.
 	KindTriton Kind = "triton"
+	// KindNative is an engine of no family: it has ranks, no pages of load, and
+	// registers itself at a plane. Discovery does not list it.
+	KindNative Kind = "native"
 )
 
 // Kinds returns all kinds.
 func Kinds() []Kind {
-	return []Kind{KindSGLang, KindSGLangPoll, KindVLLM, KindTGI, KindLlamaCPP, KindTRTLLM, KindTriton}
+	return []Kind{
+		KindSGLang, KindSGLangMonitor, KindSGLangLoadStat, KindSGLangPoll,
+		KindVLLM, KindTGI, KindLlamaCPP, KindTRTLLM, KindTriton, KindNative,
+	}
 }
 
-// mixedKinds are those of a mixed fleet, in turn: the first three push, as a
-// plain, a prefill and a decode engine.
-var mixedKinds = append([]Kind{KindSGLang, KindSGLang}, Kinds()...)
+// MixedKinds returns the kinds of a mixed fleet, in turn. The first five have a
+// dialect each, and the first three are a plain, a prefill and a decode engine.
+func MixedKinds() []Kind {
+	return []Kind{
+		KindSGLang, KindSGLangMonitor, KindSGLangLoadStat, KindVLLM, KindNative,
+		KindSGLang, KindSGLangPoll, KindTGI, KindLlamaCPP, KindTRTLLM, KindTriton,
+	}
+}
 
 // ParseKinds reads kinds, of any number, from words. The error names the word.
 func ParseKinds(words []string) ([]Kind, error) {
@@ -61,13 +78,30 @@ func kindList() string {
 }
 
 // sglang says whether the kind is an SGLang, of any version.
-func (k Kind) sglang() bool { return k == KindSGLang || k == KindSGLangPoll }
+func (k Kind) sglang() bool {
+	return k == KindSGLang || k == KindSGLangMonitor || k == KindSGLangLoadStat || k == KindSGLangPoll
+}
 
 // serves says whether the kind answers requests of OpenAI's API.
 func (k Kind) serves() bool { return k != KindTriton }
 
-// ranked says whether the pages of the kind know DP ranks.
-func (k Kind) ranked() bool { return k.sglang() || k == KindVLLM }
+// ranked says whether the kind tells of DP ranks.
+func (k Kind) ranked() bool { return k.sglang() || k == KindVLLM || k == KindNative }
+
+// listed says whether discovery lists engines of the kind.
+func (k Kind) listed() bool { return k != KindNative }
+
+// ports is the number of ports of an engine beside that of HTTP.
+func (k Kind) ports(ranks int) int {
+	switch k {
+	case KindSGLangMonitor:
+		return 1
+	case KindSGLangLoadStat:
+		return ranks
+	default:
+		return 0
+	}
+}
 
 // pages returns the pages of the kind.
 func (k Kind) pages(e face.Engine) http.Handler {
@@ -82,6 +116,8 @@ func (k Kind) pages(e face.Engine) http.Handler {
 		return face.TensorRTLLM(e)
 	case KindTriton:
 		return face.Triton(e)
+	case KindNative:
+		return face.Bare()
 	default:
 		return face.SGLang(e)
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	pb "github.com/loadplane/loadplane/proto/router/loadmonitor/v1"
+	"github.com/loadplane/loadplane/sim/push"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -52,7 +53,7 @@ func (n *memNet) listen(address string) (net.Listener, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if addr.Port() == 0 {
+	for free := addr.Port() == 0; free; free = n.listeners[addr.String()] != nil {
 		addr = netip.AddrPortFrom(addr.Addr(), n.next)
 		n.next++
 	}
@@ -251,7 +252,7 @@ func (b *bench) json(engine int, path string, into any) {
 }
 
 func post(e *Engine, host, body string) *httptest.ResponseRecorder {
-	r := httptest.NewRequest(http.MethodPost, startReportingPath, strings.NewReader(body))
+	r := httptest.NewRequest(http.MethodPost, push.Path, strings.NewReader(body))
 	r.Host = host
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()

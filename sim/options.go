@@ -3,9 +3,7 @@ package sim
 import (
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -45,7 +43,8 @@ type Options struct {
 	// Engines is the number of engines, 1 to 10,000; 0 means 8.
 	Engines int
 	// Kinds are given to the engines in turn; empty gives all the push load
-	// reporter, or every kind in turn to a mixed fleet.
+	// reporter, or MixedKinds to a mixed fleet, without KindNative where there
+	// is no Plane.
 	Kinds []Kind
 	// Ranks is the number of data-parallel ranks of an engine, 1 to 4,096; 0
 	// means 4. Kinds without ranks have one.
@@ -53,7 +52,7 @@ type Options struct {
 	// Listen is the host to listen on, without a port; empty means 127.0.0.1.
 	Listen string
 	// BasePort is the port of the first engine, the next ones follow; 0 gives
-	// every engine a free port.
+	// every engine a free port. Ports beside that of HTTP are always free ones.
 	BasePort int
 	// Mixed makes every fourth engine a prefill and every fourth a decode
 	// engine, from the second and the third on, where they are an SGLang; the
@@ -71,6 +70,9 @@ type Options struct {
 	// FirstSample is the time from the first registration of a life to its
 	// first load sample, at least 0. Reports before it are UNREACHABLE.
 	FirstSample time.Duration
+	// Plane returns the base URL of the plane at which native engines register.
+	// It is called while Run runs. KindNative needs it.
+	Plane func() string
 	// Faults happen by themselves while Run runs.
 	Faults []Fault
 	// Logger is nil for the default one.
@@ -88,10 +90,15 @@ func (o Options) withDefaults() (Options, error) {
 	if len(o.Kinds) == 0 {
 		o.Kinds = []Kind{KindSGLang}
 		if o.Mixed {
-			o.Kinds = mixedKinds
+			o.Kinds = o.mixedKinds()
 		}
 	}
 	return o, o.validate()
+}
+
+// mixedKinds are those that can be.
+func (o Options) mixedKinds() []Kind {
+	return slices.DeleteFunc(MixedKinds(), func(k Kind) bool { return !k.listed() && o.Plane == nil })
 }
 
 func orDefault[T comparable](v, def T) T {
@@ -116,6 +123,9 @@ func (o Options) validate() error {
 	for _, k := range o.Kinds {
 		if !slices.Contains(Kinds(), k) {
 			return fmt.Errorf("sim: unknown kind %q; known are %s", k, kindList())
+		}
+		if !k.listed() && o.Plane == nil {
+			return fmt.Errorf("sim: kind %q needs a plane to register at", k)
 		}
 	}
 	for _, f := range o.Faults {
@@ -157,12 +167,11 @@ func (o Options) zone(i int) string {
 	return o.Zones[i%len(o.Zones)]
 }
 
-func (o Options) address(i int) string {
-	port := 0
-	if o.BasePort > 0 {
-		port = o.BasePort + i
+func (o Options) port(i int) int {
+	if o.BasePort == 0 {
+		return 0
 	}
-	return net.JoinHostPort(o.Listen, strconv.Itoa(port))
+	return o.BasePort + i
 }
 
 // WorkerInfo is what discovery should know of an engine. It is a plain value.

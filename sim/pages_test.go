@@ -9,33 +9,42 @@ import (
 	"time"
 
 	pb "github.com/loadplane/loadplane/proto/router/loadmonitor/v1"
+	"github.com/loadplane/loadplane/sim/push"
 )
 
 // loadPage is where each kind tells its load.
 var loadPage = map[Kind]string{
-	KindSGLang: "/v1/loads", KindSGLangPoll: "/v1/loads", KindVLLM: "/metrics", KindTGI: "/metrics",
+	KindSGLang: "/v1/loads", KindSGLangMonitor: "/v1/loads", KindSGLangLoadStat: "/v1/loads", KindSGLangPoll: "/v1/loads",
+	KindVLLM: "/metrics", KindTGI: "/metrics",
 	KindLlamaCPP: "/metrics", KindTRTLLM: "/prometheus/metrics", KindTriton: "/metrics",
 }
 
-// eachKind runs a test with one engine of each kind.
+// eachKind runs a test with one engine of each kind that discovery lists.
 func eachKind(t *testing.T, f func(t *testing.T, b *bench, kind Kind)) {
 	t.Helper()
 	for _, kind := range Kinds() {
+		if !kind.listed() {
+			continue
+		}
 		t.Run(string(kind), func(t *testing.T) {
 			inBubble(t, Options{Kinds: []Kind{kind}, Ranks: 2, Model: "m", Seed: 1}, func(b *bench) { f(t, b, kind) })
 		})
 	}
 }
 
+const sglangPages = "/v1/loads /get_load /metrics /server_info /get_server_info /v1/models /health"
+
 func TestPagesOfEachKind(t *testing.T) {
 	pages := map[Kind]string{
-		KindSGLang:     "/v1/loads /get_load /metrics /server_info /get_server_info /v1/models /health",
-		KindSGLangPoll: "/v1/loads /get_load /metrics /server_info /get_server_info /v1/models /health",
-		KindVLLM:       "/metrics /v1/models /version /health",
-		KindTGI:        "/metrics /info /v1/models /health",
-		KindLlamaCPP:   "/metrics /props /slots /v1/models /health",
-		KindTRTLLM:     "/prometheus/metrics /metrics /v1/models /version /health",
-		KindTriton:     "/metrics /v2/health/ready",
+		KindSGLang:         sglangPages,
+		KindSGLangMonitor:  sglangPages,
+		KindSGLangLoadStat: sglangPages,
+		KindSGLangPoll:     sglangPages,
+		KindVLLM:           "/metrics /v1/models /version /health",
+		KindTGI:            "/metrics /info /v1/models /health",
+		KindLlamaCPP:       "/metrics /props /slots /v1/models /health",
+		KindTRTLLM:         "/prometheus/metrics /metrics /v1/models /version /health",
+		KindTriton:         "/metrics /v2/health/ready",
 	}
 	eachKind(t, func(t *testing.T, b *bench, kind Kind) {
 		has := map[string]bool{}
@@ -61,7 +70,7 @@ func TestOnlyThePushKindRegisters(t *testing.T) {
 		if got := b.register(7401, 1000, 15_000); got != post {
 			t.Errorf("POST answers %d, want %d", got, post)
 		}
-		if got := b.get(0, startReportingPath).Code; got != get {
+		if got := b.get(0, push.Path).Code; got != get {
 			t.Errorf("GET answers %d, want %d", got, get)
 		}
 	})
@@ -104,7 +113,7 @@ func TestTheLoadOfEachKindMoves(t *testing.T) {
 
 func TestKindsWithoutRanksHaveOne(t *testing.T) {
 	want := map[Kind]int{
-		KindSGLang: 2, KindSGLangPoll: 2, KindVLLM: 2, KindTGI: 1, KindLlamaCPP: 1, KindTRTLLM: 1, KindTriton: 1,
+		KindSGLang: 2, KindSGLangMonitor: 2, KindSGLangLoadStat: 2, KindSGLangPoll: 2, KindVLLM: 2, KindTGI: 1, KindLlamaCPP: 1, KindTRTLLM: 1, KindTriton: 1,
 	}
 	eachKind(t, func(t *testing.T, b *bench, kind Kind) {
 		s, err := b.engine().current().Sample()
@@ -174,7 +183,8 @@ func checkFault(t *testing.T, kind Kind, fault FaultKind, pages [2]string) {
 func running(t *testing.T, kind Kind, page string) string {
 	t.Helper()
 	name := map[Kind]string{
-		KindSGLang: `"num_running_reqs":`, KindSGLangPoll: `"num_running_reqs":`, KindVLLM: `\nvllm:num_requests_running\{[^}]*\} `,
+		KindSGLang: `"num_running_reqs":`, KindSGLangMonitor: `"num_running_reqs":`, KindSGLangLoadStat: `"num_running_reqs":`,
+		KindSGLangPoll: `"num_running_reqs":`, KindVLLM: `\nvllm:num_requests_running\{[^}]*\} `,
 		KindTGI: `\ntgi_batch_current_size `, KindLlamaCPP: `\nllamacpp:requests_processing `,
 		KindTRTLLM: `\ntrtllm_num_requests_running\{[^}]*\} `, KindTriton: `request_type="active"[^}]*\} `,
 	}[kind]

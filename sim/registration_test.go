@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/loadplane/loadplane/sim/push"
 )
 
 const valid = `{"ip":"127.0.0.1","port":7401,"report_interval_ms":1000,"lease_ttl_ms":15000}`
@@ -99,7 +101,7 @@ func TestContentTypeOfARegistration(t *testing.T) {
 	for contentType, code := range tests {
 		t.Run(contentType, func(t *testing.T) {
 			inBubble(t, Options{}, func(b *bench) {
-				r := httptest.NewRequest(http.MethodPost, startReportingPath, strings.NewReader(valid))
+				r := httptest.NewRequest(http.MethodPost, push.Path, strings.NewReader(valid))
 				r.Header.Set("Content-Type", contentType)
 				w := httptest.NewRecorder()
 				b.engine().handler(nil).ServeHTTP(w, r)
@@ -150,30 +152,6 @@ func TestTheSameAddressInOtherWordsIsTheSameTarget(t *testing.T) {
 	})
 }
 
-func TestOriginOfTheRequest(t *testing.T) {
-	tests := map[string]string{
-		"engine:30000":  "http://engine:30000",
-		"Engine":        "http://engine:80",
-		"10.0.0.1":      "http://10.0.0.1:80",
-		"[::1]:30000":   "http://[::1]:30000",
-		"[FE80::1]":     "http://[fe80::1]:80",
-		"engine.ns:443": "http://engine.ns:443",
-	}
-	for host, want := range tests {
-		r := httptest.NewRequest(http.MethodPost, startReportingPath, nil)
-		r.Host = host
-		r.Header.Set("X-Forwarded-Host", "elsewhere:1")
-		r.Header.Set("X-Forwarded-Proto", "https")
-		if got := origin(r); got != want {
-			t.Errorf("Host %q gives %q, want %q", host, got, want)
-		}
-	}
-	r := httptest.NewRequest(http.MethodPost, "https://engine/", nil)
-	if got := origin(r); got != "https://engine:443" {
-		t.Errorf("a TLS request gives %q", got)
-	}
-}
-
 func TestAClosingEngineAnswers503(t *testing.T) {
 	inBubble(t, Options{}, func(b *bench) {
 		e := b.engine()
@@ -217,7 +195,7 @@ func TestOtherEndpoints(t *testing.T) {
 }
 
 func TestServerInfoOffersPushOnly(t *testing.T) {
-	inBubble(t, Options{Engines: 4, Ranks: 2, Model: "m", Mixed: true, Zones: []string{"z"}}, func(b *bench) {
+	inBubble(t, Options{Engines: 4, Ranks: 2, Model: "m", Kinds: []Kind{KindSGLang}, Mixed: true, Zones: []string{"z"}}, func(b *bench) {
 		for i, mode := range []string{"null", "prefill", "decode", "null"} {
 			for _, path := range []string{"/server_info", "/get_server_info"} {
 				var info map[string]any
@@ -233,20 +211,6 @@ func TestServerInfoOffersPushOnly(t *testing.T) {
 					}
 				}
 			}
-		}
-	})
-}
-
-func FuzzParseRegistration(f *testing.F) {
-	f.Add([]byte(valid))
-	f.Add([]byte(`{"ip":"::1","port":1.0}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		r, err := parseRegistration(body)
-		if err != nil {
-			return
-		}
-		if !r.target.IP.IsValid() || r.target.Port == 0 || millis(r.intervalMs) <= 0 || millis(r.leaseMs) <= 0 {
-			t.Errorf("%q gives %+v", body, r)
 		}
 	})
 }

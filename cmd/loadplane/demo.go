@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
 	"strings"
 
 	"github.com/loadplane/loadplane/cmd/loadplane/remote"
@@ -47,6 +49,8 @@ func (a *app) demo(ctx context.Context, cfg config.Config, opts sim.Options) err
 	logger := a.newLogger(cfg.LogLevel, cfg.LogFormat)
 	limitMemory(cfg, logger)
 	opts.Logger = logger.With("part", "sim")
+	var s *service.Service
+	opts.Plane = func() string { return ingestURL(s) }
 	fleet, err := sim.New(opts)
 	if err != nil {
 		return usageError{err}
@@ -54,12 +58,11 @@ func (a *app) demo(ctx context.Context, cfg config.Config, opts sim.Options) err
 	for _, w := range fleet.Workers() {
 		cfg.Worker = append(cfg.Worker, w.Flag())
 	}
-	s, err := service.New(cfg, service.Options{Logger: logger, Version: versionText()})
-	if err != nil {
+	if s, err = service.New(cfg, service.Options{Logger: logger, Version: versionText()}); err != nil {
 		discard(fleet)
 		return err
 	}
-	fmt.Fprint(a.out, demoText(s, cfg, fleetText(opts, fleet.Workers())))
+	fmt.Fprint(a.out, demoText(s, cfg, fleetText(opts, fleet)))
 	return runBoth(ctx, s, fleet, logger)
 }
 
@@ -78,10 +81,10 @@ func runBoth(ctx context.Context, s *service.Service, fleet *sim.Fleet, logger *
 }
 
 // fleetText says how many engines of which kind there are.
-func fleetText(opts sim.Options, workers []sim.WorkerInfo) string {
+func fleetText(opts sim.Options, fleet *sim.Fleet) string {
 	count := map[sim.Kind]int{}
-	for _, w := range workers {
-		count[w.Kind]++
+	for _, e := range fleet.Engines() {
+		count[e.Info().Kind]++
 	}
 	var parts []string
 	for _, k := range sim.Kinds() {
@@ -121,6 +124,16 @@ func demoText(s *service.Service, cfg config.Config, fleet string) string {
 	fmt.Fprintf(&b, "  bin/loadplane snapshot%s\n\n", flags)
 	fmt.Fprintf(&b, "Ctrl-C stops it.\n\n")
 	return b.String()
+}
+
+// ingestURL is where the engines of this process reach the ingest listener.
+func ingestURL(s *service.Service) string {
+	_, ingest, _ := s.Addrs()
+	host, port, _ := net.SplitHostPort(ingest.String()) // an address that is listened on
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return listenerURL(s, config.Ingest, net.JoinHostPort(host, port))
 }
 
 func listenerURL(s *service.Service, l config.Listener, addr string) string {

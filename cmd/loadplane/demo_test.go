@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/loadplane/loadplane/sim"
 	"github.com/spf13/pflag"
@@ -23,7 +25,7 @@ func startDemo(t *testing.T, args ...string) (demo *command, api, ops string) {
 }
 
 func TestDemoAndItsClients(t *testing.T) {
-	demo, api, ops := startDemo(t, "--engines=3", "--ranks=2", "--mixed")
+	demo, api, ops := startDemo(t, "--engines=3", "--ranks=2", "--mixed", "--kinds=sglang")
 	awaitFresh(t, api, 3)
 
 	t.Run("block", func(t *testing.T) {
@@ -154,8 +156,9 @@ func requireWorkers(t *testing.T, unmarshal func([]byte, any) error, out string)
 func TestFleetText(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
 		{"--engines=8", "8 engines x 4 ranks\n\n  kinds    8 sglang\n"},
-		{"--engines=8 --mixed", "8 engines x 4 ranks\n\n  kinds    3 sglang, 1 sglang-poll, 1 vllm, 1 tgi, 1 llamacpp, 1 trtllm\n"},
-		{"--engines=18 --mixed --ranks=1", "18 engines x 1 ranks\n\n  kinds    6 sglang, 2 sglang-poll, 2 vllm, 2 tgi, 2 llamacpp, 2 trtllm, 2\n           triton\n"},
+		{"--engines=5 --mixed", "5 engines x 4 ranks\n\n  kinds    1 sglang, 1 sglang-monitor, 1 sglang-loadstat, 1 vllm, 1 native\n"},
+		{"--mixed --ranks=1", "11 engines x 1 ranks\n\n  kinds    2 sglang, 1 sglang-monitor, 1 sglang-loadstat, 1 sglang-poll, 1 vllm,\n           1 tgi, 1 llamacpp, 1 trtllm, 1 triton, 1 native\n"},
+		{"--mixed --kinds=native", "8 engines x 4 ranks\n\n  kinds    8 native\n"},
 		{"--engines=3 --kinds=vllm,tgi", "3 engines x 4 ranks\n\n  kinds    2 vllm, 1 tgi\n"},
 	} {
 		var f fleetFlags
@@ -168,11 +171,12 @@ func TestFleetText(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		opts.Plane = func() string { return "" }
 		fleet, err := sim.New(opts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := fleetText(opts, fleet.Workers()); got != tt.want {
+		if got := fleetText(opts, fleet); got != tt.want {
 			t.Errorf("%s gives %q, want %q", tt.args, got, tt.want)
 		}
 		discard(fleet)
@@ -181,12 +185,12 @@ func TestFleetText(t *testing.T) {
 
 // TestDemoOfAllKinds expects every kind in one view, each in its dialect.
 func TestDemoOfAllKinds(t *testing.T) {
-	_, api, _ := startDemo(t, "--engines=9", "--ranks=2", "--mixed", "--report-interval=500ms")
-	awaitFresh(t, api, 9)
+	_, api, _ := startDemo(t, "--ranks=2", "--mixed", "--report-interval=500ms")
+	awaitFresh(t, api, 11)
 	got := listedKinds(t, api)
 	for _, kind := range []string{
-		"sglang 0.5.18 push", "sglang 0.5.18 push", "sglang 0.5.18 push", "sglang 0.5.15 poll", "vllm 0.26.0 poll", "tgi 3.3.6 poll",
-		"llama.cpp b8681-sim poll", "tensorrt-llm 1.3.0 poll",
+		"sglang 0.5.18 push", "sglang 0.5.18 push", "sglang 0.5.18 monitor", "sglang 0.5.19 loadstat", "sglang 0.5.15 poll",
+		"vllm 0.26.0 poll", "tgi 3.3.6 poll", "llama.cpp b8681-sim poll", "tensorrt-llm 1.3.0 poll", "sim 1.0.0 native",
 	} {
 		i := slices.Index(got, kind)
 		if i < 0 {
@@ -198,13 +202,15 @@ func TestDemoOfAllKinds(t *testing.T) {
 		t.Errorf("the last one, Triton, is %q", got)
 	}
 	code, out, _ := run(t, "snapshot", "--server="+api)
-	if code != exitOK || strings.Count(out, " prefill ") != 1 || strings.Count(out, " decode ") != 1 || !regexp.MustCompile(` 1 +\d+ +\d+ +- +\d`).MatchString(out) {
+	if code != exitOK || strings.Count(out, " prefill ") != 2 || strings.Count(out, " decode ") != 2 || !regexp.MustCompile(` 1 +\d+ +\d+ +- +\d`).MatchString(out) {
 		t.Errorf("exit %d, or no unknown use of a KV cache:\n%s", code, out)
 	}
 	requireWidth(t, out)
 	code, out, _ = run(t, "workers", "list", "--server="+api)
-	if code != exitOK || strings.Count(out, " push ") != 3 || strings.Count(out, " poll ") != 6 {
-		t.Errorf("exit %d:\n%s", code, out)
+	for dialect, n := range map[string]int{"push": 2, "monitor": 1, "loadstat": 1, "poll": 6, "native": 1} {
+		if code != exitOK || strings.Count(out, " "+dialect+" ") != n {
+			t.Errorf("exit %d, not %d with %s:\n%s", code, n, dialect, out)
+		}
 	}
 	requireWidth(t, out)
 }
@@ -219,7 +225,7 @@ func listedKinds(t *testing.T, api string) (kinds []string) {
 			Worker                            struct{ Dialect string }
 		}
 	}
-	if bad := json.Unmarshal([]byte(out), &list); bad != nil || code != exitOK || len(list.Workers) != 9 {
+	if bad := json.Unmarshal([]byte(out), &list); bad != nil || code != exitOK || len(list.Workers) != 11 {
 		t.Fatalf("exit %d: %s: %v\n%s", code, err, bad, out)
 	}
 	for _, w := range list.Workers {
@@ -234,19 +240,33 @@ func listedKinds(t *testing.T, api string) (kinds []string) {
 // TestDemoSurvivesARestartOfAllKinds watches until each engine whose pages or
 // reports tell its lives apart is fresh in a later one than its first.
 func TestDemoSurvivesARestartOfAllKinds(t *testing.T) {
-	_, api, _ := startDemo(t, "--engines=5", "--ranks=2", "--kinds=sglang,vllm,tgi,llamacpp,trtllm", "--report-interval=200ms", "--fault=restart:after=3s,every=5s")
+	_, api, _ := startDemo(t, "--engines=8", "--ranks=2", "--report-interval=200ms", "--fault=restart:after=3s,every=5s",
+		"--kinds=sglang,sglang-monitor,sglang-loadstat,native,vllm,tgi,llamacpp,trtllm")
 	w := start(t, nil, "watch", "--server="+api, "-o", "json")
-	w.out.await(soon(t), t, func(text string) bool { return reborn(t, text) == 5 })
+	w.out.await(soon(t), t, func(text string) bool { return reborn(t, text) == 8 })
 }
 
-// reborn counts the workers that are fresh in a later life than their first.
-func reborn(t *testing.T, text string) (n int) {
+// TestDemoSurvivesARerank restarts the kinds that have ranks with half of them.
+func TestDemoSurvivesARerank(t *testing.T) {
+	_, api, _ := startDemo(t, "--engines=6", "--ranks=8", "--report-interval=200ms", "--fault=rerank:after=4s,ranks=4",
+		"--kinds=sglang,sglang-monitor,sglang-loadstat,native,vllm,sglang-poll")
+	w := start(t, nil, "watch", "--server="+api, "-o", "json")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	w.out.await(ctx, t, func(text string) bool { return withRanks(t, text, 4) == 6 })
+}
+
+// watched is a worker as a watch has it.
+type watched struct {
+	WorkerID, SourceInstanceID, Freshness string
+	Ranks                                 []struct{}
+}
+
+// eachWatched calls f with the workers of the whole lines of a watch.
+func eachWatched(t *testing.T, text string, f func(w watched)) {
 	t.Helper()
-	type worker struct{ WorkerID, SourceInstanceID, Freshness string }
-	lives := map[string][]string{}
-	fresh := map[string]bool{}
 	for line := range strings.Lines(text) {
-		var m struct{ Full, Delta struct{ Workers []worker } }
+		var m struct{ Full, Delta struct{ Workers []watched } }
 		if !strings.HasSuffix(line, "\n") {
 			break
 		}
@@ -254,12 +274,35 @@ func reborn(t *testing.T, text string) (n int) {
 			t.Fatal(err, line)
 		}
 		for _, w := range append(m.Full.Workers, m.Delta.Workers...) {
-			if w.SourceInstanceID != "" && !slices.Contains(lives[w.WorkerID], w.SourceInstanceID) {
-				lives[w.WorkerID] = append(lives[w.WorkerID], w.SourceInstanceID)
-			}
-			fresh[w.WorkerID] = w.Freshness == "FRESHNESS_FRESH"
+			f(w)
 		}
 	}
+}
+
+// withRanks counts the workers that are fresh with a number of ranks.
+func withRanks(t *testing.T, text string, ranks int) (n int) {
+	t.Helper()
+	last := map[string]bool{}
+	eachWatched(t, text, func(w watched) { last[w.WorkerID] = w.Freshness == "FRESHNESS_FRESH" && len(w.Ranks) == ranks })
+	for _, ok := range last {
+		if ok {
+			n++
+		}
+	}
+	return n
+}
+
+// reborn counts the workers that are fresh in a later life than their first.
+func reborn(t *testing.T, text string) (n int) {
+	t.Helper()
+	lives := map[string][]string{}
+	fresh := map[string]bool{}
+	eachWatched(t, text, func(w watched) {
+		if w.SourceInstanceID != "" && !slices.Contains(lives[w.WorkerID], w.SourceInstanceID) {
+			lives[w.WorkerID] = append(lives[w.WorkerID], w.SourceInstanceID)
+		}
+		fresh[w.WorkerID] = w.Freshness == "FRESHNESS_FRESH"
+	})
 	for id := range lives {
 		if fresh[id] && len(lives[id]) > 1 {
 			n++

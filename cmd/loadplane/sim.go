@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 // fleetFlags describe a fleet of simulated engines.
 type fleetFlags struct {
+	set            *pflag.FlagSet
 	engines, ranks int
 	kinds          []string
 	mixed, idle    bool
@@ -23,15 +25,25 @@ type fleetFlags struct {
 }
 
 func (f *fleetFlags) register(fs *pflag.FlagSet) {
-	fs.IntVar(&f.engines, "engines", 8, "simulated engines, 1 to 10000")
+	f.set = fs
+	fs.IntVar(&f.engines, "engines", 8, "simulated engines, 1 to 10000; 11, with every kind, where only --mixed is given")
 	fs.IntVar(&f.ranks, "ranks", 4, "DP ranks of an engine, 1 to 4096")
 	fs.StringSliceVar(&f.kinds, "kinds", nil,
-		"kinds of engines, given in turn: sglang, sglang-poll, vllm, tgi, llamacpp, trtllm, triton; default: sglang, or all with --mixed")
-	fs.BoolVar(&f.mixed, "mixed", false, "prefill and decode engines beside plain ones, and engines of all kinds")
+		"kinds of engines, given in turn: "+kindWords()+"; default: sglang, or all with --mixed")
+	fs.BoolVar(&f.mixed, "mixed", false, "prefill and decode engines beside plain ones, and engines of all kinds and dialects")
 	fs.BoolVar(&f.idle, "idle-load", false, "make up no load: only requests that are sent to the engines count")
 	fs.Uint64Var(&f.seed, "seed", 1, "makes the load repeatable")
 	fs.StringArrayVar(&f.faults, "fault", nil,
-		"what goes wrong, as KIND[:engine=N,after=10s,for=5s,every=1m]; repeatable. Kinds: restart, freeze, silent, fail, zero_capacity, nan, slow, down, idle")
+		"what goes wrong, as KIND[:engine=N,after=10s,for=5s,every=1m]; repeatable. Kinds: restart, rerank (with ranks=N), freeze, silent, fail, zero_capacity, nan, slow, down, idle")
+}
+
+// kindWords names all kinds.
+func kindWords() string {
+	var words []string
+	for _, k := range sim.Kinds() {
+		words = append(words, string(k))
+	}
+	return strings.Join(words, ", ")
 }
 
 // options returns the options of a fleet. A count of 0 stands for a default
@@ -46,6 +58,9 @@ func (f *fleetFlags) options() (sim.Options, error) {
 		return o, usageError{fmt.Errorf("--kinds: %w", err)}
 	}
 	o.Kinds = kinds
+	if f.mixed && len(kinds) == 0 && !f.set.Changed("engines") {
+		o.Engines = len(sim.MixedKinds())
+	}
 	for _, text := range f.faults {
 		fault, err := sim.ParseFault(text)
 		if err != nil {
@@ -61,6 +76,7 @@ type simFlags struct {
 	fleetFlags
 	listen              string
 	basePort            int
+	plane               string
 	write               string
 	logLevel, logFormat string
 }
@@ -71,9 +87,11 @@ func (a *app) simCommand() *cobra.Command {
 		Use:   "sim",
 		Short: "Run a fleet of simulated engines",
 		Long: `Run a fleet of simulated engines until SIGINT or SIGTERM. They answer over
-real HTTP, with the pages of their kind, and those that push report over real
-gRPC. The worker list goes to standard output, or to the file that
---write-workers names, in the form that serve --workers-file reads.`,
+real HTTP, with the pages of their kind, and those that push, are dialled or
+publish do so over real gRPC and ZMQ. The worker list goes to standard output,
+or to the file that --write-workers names, in the form that serve
+--workers-file reads. Native engines are not in it: they register themselves at
+the plane that --plane names.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.sim(cmd.Context(), f) },
 	}
@@ -81,6 +99,7 @@ gRPC. The worker list goes to standard output, or to the file that
 	f.register(fs)
 	fs.StringVar(&f.listen, "listen", "127.0.0.1", "host to listen on")
 	fs.IntVar(&f.basePort, "base-port", 0, "port of the first engine; 0 takes free ones")
+	fs.StringVar(&f.plane, "plane", "", "base URL of the ingest listener that native engines register at, such as http://127.0.0.1:7401")
 	fs.StringVar(&f.write, "write-workers", "", "file to write the worker list to")
 	fs.StringVar(&f.logLevel, "log-level", "warn", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "auto", "auto, json or text")
@@ -94,6 +113,9 @@ func (a *app) sim(ctx context.Context, f simFlags) error {
 	}
 	opts.Listen, opts.BasePort = f.listen, f.basePort
 	opts.Logger = a.newLogger(f.logLevel, f.logFormat)
+	if opts.Plane, err = planeAt(f.plane); err != nil {
+		return err
+	}
 	fleet, err := sim.New(opts)
 	if err != nil {
 		return usageError{err}
@@ -105,6 +127,18 @@ func (a *app) sim(ctx context.Context, f simFlags) error {
 	return fleet.Run(ctx)
 }
 
+// planeAt returns the address of a plane; nil for none.
+func planeAt(address string) (func() string, error) {
+	if address == "" {
+		return nil, nil
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" {
+		return nil, usagef("--plane %q is not http://host:port or https://host:port", address)
+	}
+	return func() string { return address }, nil
+}
+
 // discard gives the listeners of a fleet back that will not run.
 func discard(fleet *sim.Fleet) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -113,7 +147,7 @@ func discard(fleet *sim.Fleet) {
 }
 
 func (a *app) announceFleet(fleet *sim.Fleet, path string) error {
-	list, err := workersYAML(fleet.Workers())
+	list, err := workersYAML(fleet)
 	if err != nil {
 		return err
 	}
@@ -124,8 +158,8 @@ func (a *app) announceFleet(fleet *sim.Fleet, path string) error {
 	if err := replaceFile(path, list); err != nil {
 		return fmt.Errorf("--write-workers: %w", err)
 	}
-	for _, url := range fleet.URLs() {
-		fmt.Fprintln(a.out, url)
+	for _, engine := range fleet.URLs() {
+		fmt.Fprintln(a.out, engine)
 	}
 	fmt.Fprintf(a.out, "\nserve them with: bin/loadplane serve --workers-file %s\n", path)
 	return nil
@@ -139,17 +173,24 @@ type listedWorker struct {
 	Zone  string `yaml:"zone,omitempty"`
 }
 
-func workersYAML(workers []sim.WorkerInfo) ([]byte, error) {
+// workersYAML lists the workers of a fleet, and in comments the engines that
+// are not to be listed.
+func workersYAML(fleet *sim.Fleet) ([]byte, error) {
 	list := struct {
 		Workers []listedWorker `yaml:"workers"`
 	}{}
-	for _, w := range workers {
+	for _, w := range fleet.Workers() {
 		list.Workers = append(list.Workers, listedWorker{w.URL, w.NamedRole(), w.Model, w.Zone})
 	}
 	var b strings.Builder
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
 	err := enc.Encode(list)
+	for _, e := range fleet.Engines() {
+		if w := e.Info(); w.Kind == sim.KindNative {
+			fmt.Fprintf(&b, "# %s registers itself\n", w.URL)
+		}
+	}
 	return []byte(b.String()), err
 }
 

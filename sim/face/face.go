@@ -12,6 +12,7 @@ import (
 const (
 	sglangMain     = "0.5.18"
 	sglangReleased = "0.5.15"
+	sglangLoadStat = "0.5.19"
 	vllmVersion    = "0.26.0"
 	tgiVersion     = "3.3.6"
 	llamaBuild     = "b8681-sim"
@@ -35,6 +36,12 @@ type Engine struct {
 	// Pushes says that it is an SGLang with the push load reporter, which knows
 	// some load values that released ones do not.
 	Pushes bool
+	// ReporterPort is where a router dials the load reporter of an SGLang; 0
+	// for none.
+	ReporterPort int
+	// LoadPort is where rank 0 of an SGLang publishes its load, the next ranks
+	// follow; 0 for nowhere.
+	LoadPort int
 	// Sample returns the load now, with an error of package reporter where
 	// there is none of now. Required.
 	Sample func() (reporter.Sample, error)

@@ -48,9 +48,12 @@ func SGLangError(w http.ResponseWriter, code int, message string) {
 	})
 }
 
-// version is that of main or of a release.
+// version is the first one that has what the engine has.
 func (e Engine) version() string {
-	if e.Pushes {
+	switch {
+	case e.LoadPort > 0:
+		return sglangLoadStat
+	case e.Pushes || e.ReporterPort > 0:
 		return sglangMain
 	}
 	return sglangReleased
@@ -229,24 +232,8 @@ func loadsFamily(p *page.Text, key string, loads []page.Object, value func(page.
 	p.Family("sglang_"+key, page.Gauge, "")
 	for _, o := range loads {
 		rank, _ := o[1][1].(int)
-		p.WriteString("sglang_" + key + `{dp_rank="` + strconv.Itoa(rank) + `"} ` + plainNumber(value(o)) + "\n")
+		p.WriteString("sglang_" + key + `{dp_rank="` + strconv.Itoa(rank) + `"} ` + page.Plain(value(o)) + "\n")
 	}
-}
-
-// plainNumber writes integers without and floats with a fraction.
-func plainNumber(v any) string {
-	switch n := v.(type) {
-	case page.Number:
-		if math.IsNaN(float64(n)) {
-			return "nan"
-		}
-		return page.Decimal(float64(n))
-	case int64:
-		return strconv.FormatInt(n, 10)
-	case int:
-		return strconv.Itoa(n)
-	}
-	return "0"
 }
 
 // getLoad answers the deprecated /get_load: an array of one object a rank.
@@ -272,12 +259,15 @@ func (e Engine) getLoad(w http.ResponseWriter, _ *http.Request) {
 }
 
 // serverInfo is the part of /server_info that tells what the engine is and
-// which ways of load reporting it offers: kv_events has no load_* keys, as no
-// load is published on a socket.
+// which ways of load reporting it offers. A reporter that is off has the port
+// null.
 func (e Engine) serverInfo() page.Object {
-	var zone any
+	var zone, reporterPort any
 	if e.Zone != "" {
 		zone = e.Zone
+	}
+	if e.ReporterPort > 0 {
+		reporterPort = e.ReporterPort
 	}
 	states := make([]page.Object, e.Ranks)
 	for i := range states {
@@ -292,15 +282,24 @@ func (e Engine) serverInfo() page.Object {
 		{"tp_size", e.Ranks}, {"dp_size", e.Ranks},
 		{"disaggregation_mode", e.Mode},
 		{"max_running_requests", reporter.MaxRunning}, {"max_total_num_tokens", reporter.CapacityTokens},
-		{"load_reporter_port", nil}, {"load_reporter_zone", zone},
-		{"kv_events", page.Object{
-			{"publisher", "zmq"}, {"endpoint_host", "*"}, {"endpoint_port_base", 5557},
-			{"topic", "kv-events"}, {"block_size", 1}, {"dp_size", e.Ranks},
-		}},
+		{"load_reporter_port", reporterPort}, {"load_reporter_zone", zone},
+		{"kv_events", e.kvEvents()},
 		{"startup_time", page.Number(float64(e.started().UnixMilli()) / 1e3)},
 		{"internal_states", states},
 		{"version", e.version()},
 	}
+}
+
+// kvEvents has the load_* keys where load is published on sockets.
+func (e Engine) kvEvents() page.Object {
+	o := page.Object{
+		{"publisher", "zmq"}, {"endpoint_host", "*"}, {"endpoint_port_base", 5557},
+		{"topic", "kv-events"}, {"block_size", 1}, {"dp_size", e.Ranks},
+	}
+	if e.LoadPort > 0 {
+		o = append(o, page.Field{"load_endpoint_port_base", e.LoadPort}, page.Field{"load_topic", "load"})
+	}
+	return o
 }
 
 // sglangGauges are the gauges of a scheduler, one series a rank.

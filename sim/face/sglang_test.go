@@ -3,6 +3,7 @@ package face
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -300,8 +301,55 @@ func TestServerInfoHasAStateForEachRank(t *testing.T) {
 	}
 }
 
+// TestServerInfoNamesPorts has the keys that routers read, of the kinds that
+// the engine writes, beside those that are always there.
+func TestServerInfoNamesPorts(t *testing.T) {
+	e, _ := engine(t, "null", 4)
+	plain := shape(t, body(t, SGLang(e), "/server_info"))
+	if plain[".load_reporter_port"] != "<nil>" || plain[".kv_events.load_topic"] != "" || plain[".version"] != "string" {
+		t.Errorf("without ports: %v", plain)
+	}
+	for _, tt := range []struct {
+		reporter, load int
+		version        string
+		want           map[string]string
+	}{
+		{0, 0, sglangReleased, nil},
+		{31_000, 0, sglangMain, map[string]string{".load_reporter_port": "int"}},
+		{0, 5561, sglangLoadStat, map[string]string{".kv_events.load_endpoint_port_base": "int", ".kv_events.load_topic": "string"}},
+	} {
+		e.ReporterPort, e.LoadPort = tt.reporter, tt.load
+		text := body(t, SGLang(e), "/server_info")
+		want := maps.Clone(plain)
+		maps.Copy(want, tt.want)
+		equal(t, shape(t, text), want)
+		var info struct {
+			Version  string
+			Reporter int `json:"load_reporter_port"`
+			Events   struct {
+				Load int `json:"load_endpoint_port_base"`
+			} `json:"kv_events"`
+		}
+		if err := json.Unmarshal([]byte(text), &info); err != nil || info.Version != tt.version || info.Reporter != tt.reporter || info.Events.Load != tt.load {
+			t.Errorf("%+v, %v, want %+v", info, err, tt)
+		}
+		if rank := shape(t, body(t, SGLang(e), "/v1/loads")); rank[".loads[].total_prefill_busy_us"] != "" {
+			t.Errorf("a page of %s has what only main has", tt.version)
+		}
+	}
+}
+
+func TestBarePages(t *testing.T) {
+	for path, code := range map[string]int{"/health": 200, "/metrics": 404, "/v1/models": 404} {
+		if w := get(t, Bare(), path); w.Code != code {
+			t.Errorf("%s answers %d", path, w.Code)
+		}
+	}
+}
+
 func TestBug72ServerInfo(t *testing.T) {
 	e, _ := engine(t, "prefill", 1)
+	e.ReporterPort, e.LoadPort = 31_000, 5561
 	got := shape(t, body(t, SGLang(e), "/server_info"))
 	for line := range strings.Lines(outside(t, "sglang_server_info_worker_variants.jsonl")) {
 		want := shape(t, line)

@@ -84,6 +84,27 @@ type Faults struct {
 	Idle atomic.Bool
 }
 
+// Switch returns the one that a word names: freeze, silent, fail, zero_capacity,
+// nan or idle. It is nil for other words.
+func (f *Faults) Switch(word string) *atomic.Bool {
+	switch word {
+	case "freeze":
+		return &f.Freeze
+	case "silent":
+		return &f.Silent
+	case "fail":
+		return &f.Fail
+	case "zero_capacity":
+		return &f.ZeroCapacity
+	case "nan":
+		return &f.NaN
+	case "idle":
+		return &f.Idle
+	default:
+		return nil
+	}
+}
+
 // Config is what a Process needs. It is a plain value.
 type Config struct {
 	// Role, Model and Zone are what reports say of the engine; an empty zone
@@ -174,6 +195,15 @@ func (p *Process) Source() string { return p.source }
 func (p *Process) Sequence() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.sequence
+}
+
+// NextSequence uses up the number of the next report and returns it. It is for
+// reports that the process does not build itself.
+func (p *Process) NextSequence() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sequence++
 	return p.sequence
 }
 

@@ -3,6 +3,7 @@ package reporter
 import (
 	"errors"
 	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -193,4 +194,15 @@ func TestFaultsOfSamples(t *testing.T) {
 			t.Errorf("the counters still stand: %+v", s.Counters[0])
 		}
 	})
+}
+
+func TestSwitchesOfFaults(t *testing.T) {
+	var f Faults
+	for word, want := range map[string]*atomic.Bool{
+		"freeze": &f.Freeze, "silent": &f.Silent, "fail": &f.Fail, "zero_capacity": &f.ZeroCapacity, "nan": &f.NaN, "idle": &f.Idle, "down": nil, "": nil,
+	} {
+		if got := f.Switch(word); got != want {
+			t.Errorf("%q names another one", word)
+		}
+	}
 }

@@ -67,6 +67,23 @@ func Decimal(v float64) string {
 	return text
 }
 
+// Plain writes integers without and numbers with a fraction, not-a-number as nan,
+// and 0 for anything else.
+func Plain(v any) string {
+	switch n := v.(type) {
+	case Number:
+		if math.IsNaN(float64(n)) {
+			return "nan"
+		}
+		return Decimal(float64(n))
+	case int64:
+		return strconv.FormatInt(n, 10)
+	case int:
+		return strconv.Itoa(n)
+	}
+	return "0"
+}
+
 // WriteJSON answers with a body that can be encoded.
 func WriteJSON(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")

@@ -66,3 +66,11 @@ func TestWithCopies(t *testing.T) {
 		t.Errorf("%v and %v", a, b)
 	}
 }
+
+func TestPlain(t *testing.T) {
+	for v, want := range map[any]string{7: "7", int64(-3): "-3", Number(2): "2.0", Number(0.25): "0.25", Number(math.NaN()): "nan", "text": "0"} {
+		if got := Plain(v); got != want {
+			t.Errorf("%v gives %s, want %s", v, got, want)
+		}
+	}
+}

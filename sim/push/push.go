@@ -1,4 +1,6 @@
-package sim
+// Package push answers registrations for the push load reporter of a simulated
+// engine.
+package push
 
 import (
 	"encoding/json"
@@ -21,10 +23,12 @@ import (
 	"github.com/loadplane/loadplane/sim/reporter"
 )
 
+// Path is where registrations go.
+const Path = "/v1/start_reporting"
+
 const (
-	startReportingPath = "/v1/start_reporting"
-	maxBody            = 64 << 10
-	maxDuration        = 100 * 365 * 24 * time.Hour
+	maxBody     = 64 << 10
+	maxDuration = 100 * 365 * 24 * time.Hour
 )
 
 // registration is a valid request to start or to go on reporting.
@@ -122,20 +126,28 @@ func origin(r *http.Request) string {
 	return scheme + "://" + net.JoinHostPort(strings.ToLower(host), port)
 }
 
-// startReporting creates or renews a monitor. closing ends a slow answer.
-func (e *Engine) startReporting(w http.ResponseWriter, r *http.Request, closing <-chan struct{}) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		face.SGLangError(w, http.StatusMethodNotAllowed, "Method Not Allowed")
-		return
-	}
-	req, err := readRequest(w, r)
-	if err != nil {
-		face.SGLangError(w, http.StatusBadRequest, err.Error())
-		return
-	}
-	e.delay(closing)
-	switch err := e.current().Register(req.from(origin(r))); {
+// Handler answers at Path. process returns the one that reports; delay is called
+// before a registration takes effect.
+func Handler(process func() *reporter.Process, delay func()) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			w.Header().Set("Allow", http.MethodPost)
+			face.SGLangError(w, http.StatusMethodNotAllowed, "Method Not Allowed")
+			return
+		}
+		req, err := readRequest(w, r)
+		if err != nil {
+			face.SGLangError(w, http.StatusBadRequest, err.Error())
+			return
+		}
+		delay()
+		answer(w, req, process().Register(req.from(origin(r))))
+	})
+}
+
+// answer says what came of a registration.
+func answer(w http.ResponseWriter, req registration, err error) {
+	switch {
 	case errors.Is(err, reporter.ErrOwned):
 		face.SGLangError(w, http.StatusConflict, err.Error())
 	case err != nil:
