@@ -164,6 +164,7 @@ func (s workerService) ListWorkers(ctx context.Context, _ *pb.ListWorkersRequest
 		res.Workers = append(res.Workers, info)
 	}
 	res.DiscoveryError = known(s.store.DiscoveryError())
+	res.ServerClockMs = s.clock.Now().Milliseconds()
 	return res, nil
 }
 
@@ -199,6 +200,7 @@ func (s workerService) addWay(info *pb.WorkerInfo, row uint32) {
 	info.LastRefusalDetail = known(diag.LastRefusalDetail)
 	info.RegistrationHttpStatus = known(uint32(diag.RegistrationStatus))
 	info.NextRegistrationMs = known(diag.NextRegistration.Milliseconds())
+	info.LeaseExpiresMs = known(diag.LeaseExpires.Milliseconds())
 	info.Engine = known(diag.Engine)
 	info.EngineVersion = known(diag.EngineVersion)
 	info.DialectWhy = known(diag.DialectWhy)

@@ -18,9 +18,6 @@ import (
 
 	"github.com/loadplane/loadplane/api"
 	"github.com/loadplane/loadplane/ingest"
-	"github.com/loadplane/loadplane/ingest/poll"
-	"github.com/loadplane/loadplane/ingest/probe"
-	"github.com/loadplane/loadplane/ingest/push"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/service/access"
 	"github.com/loadplane/loadplane/service/config"
@@ -28,7 +25,6 @@ import (
 	"github.com/loadplane/loadplane/store/snapshot"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	grpccreds "google.golang.org/grpc/credentials"
 )
 
 // Options are what a Service needs beside its configuration.
@@ -126,79 +122,11 @@ func (p *parts) wireStore(opts Options) (err error) {
 		StaleAfter:     p.cfg.StaleAfter,
 		Settle:         p.cfg.Settle,
 		ReportInterval: p.cfg.ReportInterval,
-		Discovery:      p.cfg.HasWorkers(),
+		Discovery:      p.cfg.Discovers(),
 		Registerer:     p.gatherer,
 		Logger:         p.logger,
 	})
 	return err
-}
-
-func (p *parts) wireRegistry(Options) error {
-	address, _ := netip.ParseAddr(p.cfg.ReportAddress) // Empty: the zero Addr.
-	poller, err := poll.New(poll.Options{
-		Clock: p.clock, Timeout: p.cfg.PollTimeout, StaleAfter: p.cfg.StaleAfter, MaxRanks: p.cfg.MaxRanks,
-		Registerer: p.gatherer, Logger: p.logger,
-	})
-	if err != nil {
-		return err
-	}
-	prober, err := probe.New(probe.Options{
-		Clock: p.clock, Timeout: p.cfg.PollTimeout, Registerer: p.gatherer, Logger: p.logger,
-	})
-	if err != nil {
-		return err
-	}
-	p.registry, err = registry.New(registry.Options{
-		Store:          p.store,
-		Workers:        p.cfg.Worker,
-		WorkersFile:    p.cfg.WorkersFile,
-		ReportInterval: p.cfg.ReportInterval,
-		StaleAfter:     p.cfg.StaleAfter,
-		Lease:          p.cfg.Lease,
-		CallTimeout:    p.cfg.RegistrationTimeout,
-		ReportAddress:  address,
-		ReportPort:     func() uint16 { return uint16(p.ingestPort.Load()) },
-		OriginOnly:     p.cfg.Identity == config.IdentityOrigin,
-		TokenFile:      p.cfg.EngineTokenFile,
-		CAFile:         p.cfg.EngineCA,
-		MaxWorkers:     p.cfg.MaxWorkers,
-		Dialers:        map[store.Dialect]registry.Dialer{store.DialectPoll: poller},
-		Prober:         prober,
-		Registerer:     p.gatherer,
-		Logger:         p.logger,
-	})
-	if err != nil {
-		return config.Errorf("%w", err)
-	}
-	return nil
-}
-
-func (p *parts) wireIngest(Options) error {
-	opts := ingest.ServerOptions{
-		MaxStreamsPerConnection: p.cfg.MaxStreamsPerConnection,
-		Exempt:                  p.cfg.Exempt,
-		Registerer:              p.gatherer,
-		Logger:                  p.logger,
-	}
-	// Engines that push know neither TLS nor tokens, so plaintext ingest asks
-	// for none.
-	if p.cfg.TLS(config.Ingest) {
-		opts.Credentials = grpccreds.NewTLS(p.access.TLSConfig(p.access.CertificateOnly(), "h2"))
-		opts.Authorize = p.guard(config.Ingest).GRPC
-	}
-	var err error
-	if p.ingest, err = ingest.NewServer(opts); err != nil {
-		return err
-	}
-	pushed, err := push.New(push.Options{
-		Registry: p.registry, Clock: p.clock, MaxRanks: p.cfg.MaxRanks, Interval: p.cfg.ReportInterval,
-		Registerer: p.gatherer,
-	})
-	if err != nil {
-		return err
-	}
-	pushed.Register(p.ingest.Registrar())
-	return nil
 }
 
 func (p *parts) guard(l config.Listener) *access.Guard {

@@ -18,6 +18,7 @@ import (
 // probeFlags say how an engine is asked.
 type probeFlags struct {
 	tokenFile, ca string
+	reporterPort  int
 	timeout       time.Duration
 	out           remote.Output
 }
@@ -30,15 +31,17 @@ func (a *app) probeCommand() *cobra.Command {
 		Long: `Ask an engine, by GET requests only, what it is and in which dialects its load
 can be had: the pages asked for, the engine, its version, models, role and DP
 ranks, which name was found for which field, which fields stay unknown, the
-values of the ranks, and the dialect that would be used and why. The load page
-is read again after a second, for rates. The exit code is 1 where no dialect can
-be used.`,
+values of the ranks, and the dialect that would be used and why. The values are
+those of the load page, whatever dialect would be used; it is read again after a
+second, for rates. A reporter port gets a connection and nothing on it. The exit
+code is 1 where no dialect can be used.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.probe(cmd.Context(), f, args[0]) },
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token for the engine")
 	fs.StringVar(&f.ca, "ca", "", "PEM file with the CAs of the engine; default: those of the system")
+	fs.IntVar(&f.reporterPort, "reporter-port", 0, "port of the engine's load reporter, where the engine does not name it")
 	fs.DurationVar(&f.timeout, "timeout", 2*time.Second, "bound of each request")
 	f.out.Register(fs, "table", "json")
 	return cmd
@@ -82,6 +85,9 @@ func (f probeFlags) target(url string) (registry.Target, error) {
 	if strings.Contains(url, ",") {
 		return registry.Target{}, usagef("%q is not http://HOST:PORT or https://HOST:PORT", url)
 	}
+	if f.reporterPort < 0 || f.reporterPort > 65535 {
+		return registry.Target{}, usagef("--reporter-port: want 1 to 65535")
+	}
 	spec, err := registry.ParseWorkerFlag(url)
 	if err != nil {
 		return registry.Target{}, usageError{err}
@@ -94,5 +100,6 @@ func (f probeFlags) target(url string) (registry.Target, error) {
 	}
 	return registry.Target{
 		ID: spec.ID, URL: spec.URL, Origin: spec.Origin, Interval: time.Second, TokenFile: f.tokenFile, CAFile: f.ca,
+		ReporterPort: f.reporterPort,
 	}, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -37,6 +38,8 @@ func TestProbeOfEachKind(t *testing.T) {
 		rates                       string // that two readings make known
 	}{
 		{"sglang", "sglang 0.5.18", "push", "sglang /v1/loads", "num_waiting_reqs num_waiting_reqs", "nothing", "gen_throughput prefill_throughput"},
+		{"sglang-monitor", "sglang 0.5.18", "monitor", "sglang /v1/loads", "num_waiting_reqs num_waiting_reqs", "prefill_throughput", "gen_throughput"},
+		{"sglang-loadstat", "sglang 0.5.19", "loadstat", "sglang /v1/loads", "num_waiting_reqs num_waiting_reqs", "prefill_throughput", "gen_throughput"},
 		{"sglang-poll", "sglang 0.5.15", "poll", "sglang /v1/loads", "prefill_inflight_reqs disaggregation.prefill_inflight_queue_reqs", "prefill_throughput", "gen_throughput"},
 		{"vllm", "vllm 0.26.0", "poll", "vllm /metrics", "token_usage vllm:kv_cache_usage_perc", "max_running_requests", "gen_throughput prefill_throughput_wall"},
 		{"tgi", "tgi 3.3.6", "poll", "tgi /metrics", "num_waiting_reqs tgi_queue_size", "num_waiting_uncached_tokens", "gen_throughput"},
@@ -48,7 +51,7 @@ func TestProbeOfEachKind(t *testing.T) {
 	for _, k := range kinds {
 		words = append(words, k.kind)
 	}
-	urls := fleet(t, "--engines=7", "--ranks=2", "--kinds="+strings.Join(words, ","))
+	urls := fleet(t, fmt.Sprint("--engines=", len(kinds)), "--ranks=2", "--kinds="+strings.Join(words, ","))
 	for i, k := range kinds {
 		t.Run(k.kind, func(t *testing.T) {
 			t.Parallel()

@@ -39,8 +39,8 @@ func (a *app) serve(ctx context.Context, cfg config.Config) error {
 	}
 	logger := a.newLogger(cfg.LogLevel, cfg.LogFormat)
 	limitMemory(cfg, logger)
-	if !cfg.HasWorkers() {
-		logger.Warn("no worker is configured; set --worker or --workers-file")
+	if !cfg.Discovers() {
+		logger.Warn("no worker is configured, and none may register itself; set --worker, --workers-file or --registration")
 	}
 	s, err := service.New(cfg, service.Options{Logger: logger, Version: versionText()})
 	if err != nil {

@@ -18,6 +18,9 @@ const (
 	maxVersionBytes = 128
 	maxModels       = 64
 	maxRunning      = 1 << 31
+	maxHostBytes    = 253
+	maxTopicBytes   = 64
+	maxPort         = 1<<16 - 1
 )
 
 // parseServerInfo reads SGLang's /server_info: its arguments, what its
@@ -36,6 +39,8 @@ func parseServerInfo(body []byte) (f registry.Facts, ok bool) {
 		Version   json.RawMessage `json:"version"`
 		States    json.RawMessage `json:"internal_states"`
 		Scheduler json.RawMessage `json:"max_total_num_tokens"`
+		Reporter  json.RawMessage `json:"load_reporter_port"`
+		KVEvents  json.RawMessage `json:"kv_events"`
 	}
 	if json.Unmarshal(body, &d) != nil || d.Model == nil && d.Path == nil && d.Mode == nil {
 		return f, false
@@ -47,11 +52,55 @@ func parseServerInfo(body []byte) (f registry.Facts, ok bool) {
 	if f.Models = models(d.Model); f.Models == nil {
 		f.Models = models(d.Path)
 	}
+	f.ReporterPort = int(whole(d.Reporter, maxPort))
+	f.LoadStat = loadStat(d.KVEvents, d.DPSize)
 	states(d.States, &f)
 	if f.CapacityTokens == 0 && f.DPSize == 1 {
 		f.CapacityTokens = whole(d.Scheduler, ingest.MaxCount)
 	}
 	return f, true
+}
+
+// loadStat reads where the load of each rank is published. The keys are there
+// only while it is. What is not as it has to be leaves all of it unknown.
+func loadStat(raw, dpSize json.RawMessage) (l registry.LoadStat) {
+	var d struct {
+		Host   json.RawMessage `json:"endpoint_host"`
+		Port   json.RawMessage `json:"load_endpoint_port_base"`
+		Topic  json.RawMessage `json:"load_topic"`
+		DPSize json.RawMessage `json:"dp_size"`
+	}
+	if json.Unmarshal(raw, &d) != nil {
+		return l
+	}
+	if null(d.DPSize) {
+		d.DPSize = dpSize
+	}
+	l.Port, l.Topic, l.Ranks = int(whole(d.Port, maxPort)), text(d.Topic, maxTopicBytes), 1
+	if !null(d.DPSize) {
+		l.Ranks = int(whole(d.DPSize, ingest.HardMaxRanks))
+	}
+	host, ok := endpointHost(d.Host)
+	if l.Host = host; !ok || l.Port == 0 || l.Topic == "" || l.Ranks == 0 || l.Port+l.Ranks-1 > maxPort {
+		return registry.LoadStat{}
+	}
+	return l
+}
+
+// null says that a value is missing or null.
+func null(raw json.RawMessage) bool { return raw == nil || string(raw) == "null" }
+
+// endpointHost reads the host of an endpoint; empty for one that stands for
+// every address of the engine's host.
+func endpointHost(raw json.RawMessage) (host string, ok bool) {
+	if null(raw) {
+		return "", true
+	}
+	switch host = text(raw, maxHostBytes); host {
+	case "*", "0.0.0.0", "::", "[::]":
+		return "", true
+	}
+	return host, host != "" || string(raw) == `""`
 }
 
 // role reads a disaggregation mode. SGLang writes "null" as a word where it is

@@ -48,6 +48,69 @@ func TestServerInfo(t *testing.T) {
 	}
 }
 
+// TestReporterPort reads the port of a load reporter, and nothing that is none.
+func TestReporterPort(t *testing.T) {
+	for value, want := range map[string]int{
+		`31000`: 31000, `1`: 1, `65535`: 65535,
+		`null`: 0, `0`: 0, `-1`: 0, `65536`: 0, `"31000"`: 0, `31000.0`: 0, `31000.5`: 0, `true`: 0, `[31000]`: 0, `{}`: 0, `1e99`: 0,
+	} {
+		f, ok := parseServerInfo([]byte(`{"model_path":"m","load_reporter_port":` + value + `}`))
+		if !ok || f.ReporterPort != want {
+			t.Errorf("%s: got %d, %v, want %d", value, f.ReporterPort, ok, want)
+		}
+	}
+}
+
+// TestLoadStat reads where load is published.
+func TestLoadStat(t *testing.T) {
+	on := func(more string) string {
+		return `"kv_events":{"publisher":"zmq","endpoint_port_base":5557,"topic":"kv","load_topic":"load","load_endpoint_port_base":5565` + more + `}`
+	}
+	one := registry.LoadStat{Port: 5565, Topic: "load", Ranks: 1}
+	at := func(host string, ranks int) registry.LoadStat {
+		return registry.LoadStat{Host: host, Port: 5565, Topic: "load", Ranks: ranks}
+	}
+	for name, c := range map[string]struct {
+		body string
+		want registry.LoadStat
+	}{
+		"on":                        {on(""), one},
+		"any address":               {on(`,"endpoint_host":"*"`), one},
+		"any IPv4 address":          {on(`,"endpoint_host":"0.0.0.0"`), one},
+		"any IPv6 address":          {on(`,"endpoint_host":"::"`), one},
+		"in brackets":               {on(`,"endpoint_host":"[::]"`), one},
+		"no address":                {on(`,"endpoint_host":""`), one},
+		"null address":              {on(`,"endpoint_host":null`), one},
+		"another host":              {on(`,"endpoint_host":"10.0.0.7"`), at("10.0.0.7", 1)},
+		"ranks of its own":          {on(`,"dp_size":4`) + `,"dp_size":2`, at("", 4)},
+		"ranks of the engine":       {on("") + `,"dp_size":2`, at("", 2)},
+		"ranks null":                {on(`,"dp_size":null`) + `,"dp_size":null`, one},
+		"off":                       {`"kv_events":{"publisher":"zmq","endpoint_port_base":5557,"topic":"kv","dp_size":2}`, registry.LoadStat{}},
+		"no events":                 {`"kv_events":null`, registry.LoadStat{}},
+		"missing":                   {`"dp_size":2`, registry.LoadStat{}},
+		"a list":                    {`"kv_events":[1]`, registry.LoadStat{}},
+		"a text":                    {`"kv_events":"{}"`, registry.LoadStat{}},
+		"port of another type":      {`"kv_events":{"load_topic":"load","load_endpoint_port_base":"5565"}`, registry.LoadStat{}},
+		"port 0":                    {`"kv_events":{"load_topic":"load","load_endpoint_port_base":0}`, registry.LoadStat{}},
+		"port null":                 {`"kv_events":{"load_topic":"load","load_endpoint_port_base":null}`, registry.LoadStat{}},
+		"no topic":                  {`"kv_events":{"load_endpoint_port_base":5565}`, registry.LoadStat{}},
+		"topic of another type":     {`"kv_events":{"load_endpoint_port_base":5565,"load_topic":7}`, registry.LoadStat{}},
+		"long topic":                {`"kv_events":{"load_endpoint_port_base":5565,"load_topic":"` + strings.Repeat("t", maxTopicBytes+1) + `"}`, registry.LoadStat{}},
+		"host of another type":      {on(`,"endpoint_host":7`), registry.LoadStat{}},
+		"host that is a terminal's": {on(`,"endpoint_host":"a\u001b[2J"`), registry.LoadStat{}},
+		"no ranks":                  {on(`,"dp_size":0`) + `,"dp_size":2`, registry.LoadStat{}},
+		"too many ranks":            {on(`,"dp_size":4097`), registry.LoadStat{}},
+		"ranks of another type":     {on("") + `,"dp_size":"two"`, registry.LoadStat{}},
+		"ports above the last":      {`"kv_events":{"load_topic":"load","load_endpoint_port_base":65535,"dp_size":2}`, registry.LoadStat{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if f, ok := parseServerInfo([]byte(`{"model_path":"m",` + c.body + `}`)); !ok || f.LoadStat != c.want {
+				t.Errorf("got %+v, %v, want %+v", f.LoadStat, ok, c.want)
+			}
+		})
+	}
+}
+
 func TestOtherDocuments(t *testing.T) {
 	for _, body := range []string{"", "{", "[]", "null", "7", `"x"`, "{}", `{"data":null}`, `{"vllm_config":"x"}`, "<html>"} {
 		for i, parse := range parsers {
@@ -109,7 +172,7 @@ func TestOutsideServerInfo(t *testing.T) {
 var parsers = []func([]byte) (registry.Facts, bool){parseServerInfo, parseModels, parseVersion, parseInfo, parseProps}
 
 func FuzzDocuments(f *testing.F) {
-	for _, seed := range []string{serverInfo, vllmModels, tgiInfo, llamaProps, llamaModels, `{"version":"1"}`, `{"data":[{"id":["a"]}]}`} {
+	for _, seed := range []string{serverInfo, vllmModels, tgiInfo, llamaProps, llamaModels, sglangInfo, `{"version":"1"}`, `{"data":[{"id":["a"]}]}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -123,13 +186,31 @@ func FuzzDocuments(f *testing.F) {
 	})
 }
 
+// FuzzServerInfo reads SGLang's page alone, in the keys that say where to dial.
+func FuzzServerInfo(f *testing.F) {
+	f.Add(`31000`, `{"load_endpoint_port_base":5565,"load_topic":"load","endpoint_host":"*","dp_size":2}`, `2`)
+	f.Add(`null`, `{"load_endpoint_port_base":65535,"load_topic":"load"}`, `null`)
+	f.Fuzz(func(t *testing.T, port, events, size string) {
+		body := `{"model_path":"m","load_reporter_port":` + port + `,"kv_events":` + events + `,"dp_size":` + size + `}`
+		facts, _ := parseServerInfo([]byte(body))
+		wellFormed(t, facts)
+	})
+}
+
 // wellFormed checks the bounds of facts.
 func wellFormed(t *testing.T, f registry.Facts) {
+	l := f.LoadStat
+	if f.ReporterPort < 0 || f.ReporterPort > maxPort || (l.Port == 0) != (l == registry.LoadStat{}) {
+		t.Fatalf("port %d, %+v", f.ReporterPort, l)
+	}
+	if l.Port != 0 && (l.Port < 1 || l.Ranks < 1 || l.Port+l.Ranks-1 > maxPort || l.Topic == "" || len(l.Topic) > maxTopicBytes || len(l.Host) > maxHostBytes) {
+		t.Fatalf("sockets %+v", l)
+	}
 	odd := func(r rune) bool { return !unicode.IsPrint(r) }
 	if !slices.IsSorted(f.Models) || len(slices.Compact(slices.Clone(f.Models))) != len(f.Models) || len(f.Models) > maxModels {
 		t.Fatalf("models %q", f.Models)
 	}
-	for _, text := range append([]string{f.Version}, f.Models...) {
+	for _, text := range append([]string{f.Version, l.Host, l.Topic}, f.Models...) {
 		if len(text) > ingest.MaxModelBytes || strings.ContainsFunc(text, odd) || text != strings.TrimSpace(text) {
 			t.Fatalf("text %q", text)
 		}

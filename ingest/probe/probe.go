@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
+	"net"
 	"time"
 
 	"github.com/loadplane/loadplane/ingest/poll"
@@ -66,6 +66,9 @@ func New(opts Options) (*Prober, error) {
 	if opts.Timeout == 0 {
 		opts.Timeout = poll.DefaultTimeout
 	}
+	if opts.Dial == nil {
+		opts.Dial = (&net.Dialer{Resolver: &net.Resolver{PreferGo: true}}).DialContext
+	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
@@ -85,8 +88,9 @@ func (p *Prober) Facts(ctx context.Context, t registry.Target) registry.Finding 
 }
 
 // Probe asks what the engine is and which dialects it offers, in the order of
-// preference: push, then poll. Beside a dialect in use, only those preferred to
-// it are asked for, and no facts.
+// preference: monitor, push, loadstat, poll. Beside a dialect in use, only those
+// preferred to it are asked about, and no facts but those that say which are
+// offered.
 func (p *Prober) Probe(ctx context.Context, t registry.Target) registry.Finding {
 	s := p.open(t)
 	defer s.client.Close()
@@ -128,6 +132,12 @@ type session struct {
 	facts  registry.Facts
 	offers []registry.Offer
 	survey *survey.Finding
+	// info is the last question for /server_info, and informed says that the
+	// answer was an SGLang's.
+	info     Asked
+	informed bool
+	// reporter is the port that takes connections for monitor; 0 for none.
+	reporter int
 	// open says that a question about the facts had no definite answer.
 	open bool
 	// busy says that a question about the facts timed out.
@@ -208,14 +218,25 @@ func (s *session) read(ctx context.Context, d document) (f registry.Facts, ok bo
 	return f, ok
 }
 
+// inform asks an SGLang what it is; false where the engine is none, or did not
+// say.
+func (s *session) inform(ctx context.Context) bool {
+	f, found := s.read(ctx, document{serverInfoPath, parseServerInfo})
+	if s.info = s.last(); !found && survey.Absent(s.info.Status) {
+		f, found = s.read(ctx, document{oldServerInfoPath, parseServerInfo})
+		if !survey.Absent(s.last().Status) {
+			s.info = s.last()
+		}
+	}
+	if s.informed = found; found {
+		s.facts = f
+	}
+	return found
+}
+
 // learn asks what the engine is.
 func (s *session) learn(ctx context.Context) {
-	f, found := s.read(ctx, document{serverInfoPath, parseServerInfo})
-	if !found && survey.Absent(s.last().Status) {
-		f, found = s.read(ctx, document{oldServerInfoPath, parseServerInfo})
-	}
-	if found {
-		s.facts = f
+	if s.inform(ctx) {
 		return
 	}
 	s.facts, _ = s.read(ctx, document{modelsPath, parseModels})
@@ -252,92 +273,4 @@ func (s *session) merge(f registry.Facts) {
 		f.Family = s.facts.Family
 	}
 	s.facts = f
-}
-
-// probe asks all questions, or those about dialects preferred to the one in
-// use.
-func (s *session) probe(ctx context.Context) {
-	using := s.target.Using
-	if using == store.DialectUnspecified {
-		s.learn(ctx)
-	}
-	if using == store.DialectPush {
-		return
-	}
-	s.offers = append(s.offers, s.push(ctx))
-	if using != store.DialectPoll {
-		s.offers = append(s.offers, s.poll(ctx))
-	}
-}
-
-// push says whether the engine has a push reporter: what it takes by POST, it
-// answers with 405 where it is asked by GET.
-func (s *session) push(ctx context.Context) registry.Offer {
-	a, _ := s.get(ctx, pushPath)
-	o := registry.Offer{Dialect: store.DialectPush, Reason: a.Reason, Detail: fmt.Sprintf("GET %s: %s", pushPath, a.outcome())}
-	switch {
-	case a.Status == http.StatusMethodNotAllowed && s.refusesAll(ctx):
-		o.Verdict = registry.VerdictAbsent
-		o.Detail += ", as for every path"
-	case a.Status == http.StatusMethodNotAllowed:
-		o.Verdict, o.Reason = registry.VerdictOffered, ""
-	case survey.Absent(a.Status), a.Reason == registry.ReasonAuth:
-		o.Verdict = registry.VerdictAbsent
-	case a.Reason == "":
-		// Whoever answers 200 to that is no engine, or not itself yet.
-		o.Reason = registry.ReasonBadAnswer
-	}
-	return o
-}
-
-// refusesAll says that the engine answers 405 to GET where an engine with a
-// push reporter has a page.
-func (s *session) refusesAll(ctx context.Context) bool {
-	for _, a := range s.asked {
-		if a.Path == serverInfoPath {
-			return a.Status == http.StatusMethodNotAllowed
-		}
-	}
-	a, _ := s.get(ctx, serverInfoPath)
-	return a.Status == http.StatusMethodNotAllowed
-}
-
-// poll says whether load can be read from a page of the engine.
-func (s *session) poll(ctx context.Context) registry.Offer {
-	o := registry.Offer{Dialect: store.DialectPoll}
-	if s.away.Reason != "" {
-		o.Reason, o.Detail = s.away.Reason, s.away.outcome()
-		return o
-	}
-	leave, err := s.target.Line.Join(ctx)
-	if err != nil {
-		o.Reason, o.Detail = registry.ReasonConnectFailed, err.Error()
-		return o
-	}
-	defer leave()
-	s.target.Facts = s.facts
-	search := survey.Survey{
-		Client: s.client, Clock: s.prober.opts.Clock, Target: s.target, Timeout: s.timeout(), Behind: s.target.Behind,
-	}
-	s.survey = search.Run(ctx)
-	for _, p := range s.survey.Pages {
-		s.asked = append(s.asked, askedOf(p))
-		if why := (*survey.Panic)(nil); errors.As(p.Err, &why) {
-			s.prober.crashed(&s.target, why)
-		}
-	}
-	if path := s.survey.Spared; path != "" {
-		s.asked = append(s.asked, Asked{Path: path, Reason: ReasonLeftAlone, Detail: "it may be a queue that reading empties"})
-	}
-	if c := s.survey.Chosen; c != nil {
-		o.Verdict = registry.VerdictOffered
-		o.Detail = c.Says()
-		return o
-	}
-	told := askedOf(s.survey.Telling)
-	o.Reason, o.Detail = told.Reason, fmt.Sprintf("GET %s: %s", told.Path, told.outcome())
-	if s.survey.Complete {
-		o.Verdict = registry.VerdictAbsent
-	}
-	return o
 }

@@ -180,10 +180,10 @@ func TestProbe(t *testing.T) {
 			if !reflect.DeepEqual(f.Facts, c.facts) || !f.Complete {
 				t.Errorf("facts %+v, complete %v", f.Facts, f.Complete)
 			}
-			if len(f.Offers) != 2 || f.Offers[0].Dialect != store.DialectPush || f.Offers[1].Dialect != store.DialectPoll {
+			if !slices.Equal(dialects(f.Offers), []store.Dialect{store.DialectMonitor, store.DialectPush, store.DialectLoadstat, store.DialectPoll}) {
 				t.Fatalf("offers %+v", f.Offers)
 			}
-			push, poll := f.Offers[0], f.Offers[1]
+			push, poll := offer(f, store.DialectPush), offer(f, store.DialectPoll)
 			if push.Verdict != c.push || push.Reason != c.why || poll.Verdict != c.poll || push.Detail == "" || poll.Detail == "" {
 				t.Errorf("offers %+v", f.Offers)
 			}
@@ -203,6 +203,21 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+func dialects(offers []registry.Offer) (list []store.Dialect) {
+	for _, o := range offers {
+		list = append(list, o.Dialect)
+	}
+	return list
+}
+
+// offer returns what was found of a dialect; the zero Offer for nothing.
+func offer(f registry.Finding, d store.Dialect) registry.Offer {
+	if i := slices.Index(dialects(f.Offers), d); i >= 0 {
+		return f.Offers[i]
+	}
+	return registry.Offer{}
+}
+
 func TestPushVerdict(t *testing.T) {
 	for answer, want := range map[string]struct {
 		verdict registry.Verdict
@@ -218,7 +233,7 @@ func TestPushVerdict(t *testing.T) {
 		"<html>":     {registry.VerdictUnknown, registry.ReasonBadAnswer},
 	} {
 		e := &engine{bodies: map[string]string{"/v1/start_reporting": answer}}
-		o := newProber(t, e.dial).Probe(t.Context(), registry.Target{URL: testURL}).Offers[0]
+		o := newProber(t, e.dial).Probe(t.Context(), registry.Target{URL: testURL}).Offers[1]
 		if o.Verdict != want.verdict || o.Reason != want.reason || !strings.Contains(o.Detail, "/v1/start_reporting") {
 			t.Errorf("%s: got %+v", answer, o)
 		}
@@ -237,7 +252,7 @@ func TestPollVerdict(t *testing.T) {
 		"no page": {map[string]string{"/metrics": "<html></html>"}, registry.VerdictUnknown, sample.ReasonHTMLPage},
 	} {
 		e := &engine{bodies: c.bodies}
-		o := newProber(t, e.dial).Probe(t.Context(), registry.Target{URL: testURL}).Offers[1]
+		o := newProber(t, e.dial).Probe(t.Context(), registry.Target{URL: testURL}).Offers[3]
 		if o.Verdict != c.verdict || o.Reason != c.reason || o.Detail == "" {
 			t.Errorf("%s: got %+v", name, o)
 		}
@@ -264,7 +279,7 @@ func TestUnreachableIsAskedOnce(t *testing.T) {
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	})
 	f := p.Probe(t.Context(), registry.Target{URL: testURL})
-	if dials != 1 || f.Complete || len(f.Offers) != 2 {
+	if dials != 1 || f.Complete || len(f.Offers) != 4 {
 		t.Fatalf("%d dials, %+v", dials, f)
 	}
 	for _, o := range f.Offers {
@@ -280,7 +295,7 @@ func TestBusyEngine(t *testing.T) {
 		e := &engine{bodies: map[string]string{"/server_info": "late", "/v1/models": "late", "/v1/loads": sglangLoads}}
 		began := time.Now()
 		f := newProber(t, e.dial).Probe(t.Context(), registry.Target{URL: testURL})
-		if took := time.Since(began); took != poll.DefaultTimeout || f.Complete || f.Offers[1].Verdict != registry.VerdictOffered {
+		if took := time.Since(began); took != poll.DefaultTimeout || f.Complete || f.Offers[3].Verdict != registry.VerdictOffered {
 			t.Errorf("%+v after %s", f, took)
 		}
 		synctest.Wait()
@@ -302,7 +317,7 @@ func TestInspect(t *testing.T) {
 	if !slices.Equal(asked, want) {
 		t.Errorf("asked %q, want %q", asked, want)
 	}
-	if r.URL != testURL || !r.Complete || r.Dialect != store.DialectPush || !strings.HasPrefix(r.Why, "push: offered") {
+	if r.URL != testURL || !r.Complete || r.Dialect != store.DialectPush || !strings.Contains(r.Why, "; push: offered") {
 		t.Errorf("got %+v", r)
 	}
 	if r.Endpoint.Name != "sglang /v1/loads" || len(r.Reading.Ranks) != 1 || len(r.Reading.Matches) == 0 {
@@ -320,7 +335,7 @@ func TestInspectWithoutOffer(t *testing.T) {
 	}
 	e := &engine{bodies: map[string]string{"/metrics": vllmPage}}
 	r = newProber(t, e.dial).Inspect(t.Context(), registry.Target{URL: testURL})
-	if r.Dialect != store.DialectPoll || !strings.HasPrefix(r.Why, "push: absent") || !strings.Contains(r.Why, "vllm /metrics, 1 rank") {
+	if r.Dialect != store.DialectPoll || !strings.HasPrefix(r.Why, "monitor: absent (GET /server_info: 404); push: absent") || !strings.Contains(r.Why, "vllm /metrics, 1 rank") {
 		t.Errorf("got %s by %q", r.Dialect, r.Why)
 	}
 }
@@ -362,14 +377,32 @@ func TestBug52FactsComeLater(t *testing.T) {
 
 // TestBesideADialectInUse asks about the dialects preferred to it alone.
 func TestBesideADialectInUse(t *testing.T) {
-	for using, want := range map[store.Dialect][]string{
-		store.DialectPoll: {"GET /v1/start_reporting", "GET /server_info"}, store.DialectPush: nil,
+	const info, push = "GET /server_info", "GET /v1/start_reporting"
+	for name, c := range map[string]struct {
+		using  store.Dialect
+		family string
+		asked  []string
+		offers int
+	}{
+		"poll":                {store.DialectPoll, "", []string{info, push}, 3},
+		"poll of an SGLang":   {store.DialectPoll, "sglang", []string{info, push}, 3},
+		"poll of another":     {store.DialectPoll, "vllm", []string{push, info}, 3}, // as it answers 405
+		"loadstat":            {store.DialectLoadstat, "sglang", []string{info, push}, 2},
+		"push":                {store.DialectPush, "sglang", []string{info}, 1},
+		"push of another":     {store.DialectPush, "vllm", nil, 1},
+		"monitor":             {store.DialectMonitor, "sglang", nil, 0},
+		"none is above it":    {store.DialectNative, "sglang", nil, 0},
+		"nothing is sent now": {store.DialectNone, "sglang", nil, 0},
 	} {
-		e := &engine{bodies: kinds["sglang with push"].bodies}
-		f := newProber(t, e.dial).Probe(t.Context(), registry.Target{URL: testURL, Using: using, Behind: "/x"})
-		if !slices.Equal(e.asked, want) || len(f.Offers) != min(1, len(want)) || f.Behind != "/x" {
-			t.Errorf("beside %s: asked for %q, found %+v", using, e.asked, f)
-		}
+		t.Run(name, func(t *testing.T) {
+			e := &engine{bodies: kinds["sglang with push"].bodies}
+			f := newProber(t, e.dial).Probe(t.Context(), registry.Target{
+				URL: testURL, Using: c.using, Behind: "/x", Facts: registry.Facts{Family: c.family},
+			})
+			if !slices.Equal(e.asked, c.asked) || len(f.Offers) != c.offers || f.Behind != "/x" || !f.Complete {
+				t.Errorf("asked for %q, found %+v", e.asked, f)
+			}
+		})
 	}
 }
 
@@ -382,8 +415,8 @@ func TestSearchGoesOnBehindTimeouts(t *testing.T) {
 		first := p.Probe(t.Context(), target)
 		target.Behind = first.Behind
 		second := p.Probe(t.Context(), target)
-		if first.Offers[1].Verdict != registry.VerdictUnknown || second.Offers[1].Verdict != registry.VerdictOffered {
-			t.Errorf("first %+v, then %+v", first.Offers[1], second.Offers[1])
+		if first.Offers[3].Verdict != registry.VerdictUnknown || second.Offers[3].Verdict != registry.VerdictOffered {
+			t.Errorf("first %+v, then %+v", first.Offers[3], second.Offers[3])
 		}
 		synctest.Wait()
 	})
@@ -416,7 +449,7 @@ func TestQuestionsWaitInLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop()
-		if f := newProber(t, e.dial).Probe(ctx, target); f.Complete || len(f.Offers) != 2 || f.Offers[0].Verdict != registry.VerdictUnknown {
+		if f := newProber(t, e.dial).Probe(ctx, target); f.Complete || len(f.Offers) != 4 || f.Offers[0].Verdict != registry.VerdictUnknown {
 			t.Errorf("without a turn: %+v", f)
 		}
 		synctest.Wait()
@@ -484,7 +517,7 @@ func TestEngineThatRefusesEveryPath(t *testing.T) {
 			}}
 			target := registry.Target{URL: "http://10.0.0.1:30000", Using: using}
 			f := newProber(t, e.dial).Probe(t.Context(), target)
-			if o := f.Offers[0]; o.Verdict != registry.VerdictAbsent || o.Reason != registry.ReasonUnsupported {
+			if o := offer(f, store.DialectPush); o.Verdict != registry.VerdictAbsent || o.Reason != registry.ReasonUnsupported {
 				t.Errorf("using %s: %+v", using, o)
 			}
 		})

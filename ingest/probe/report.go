@@ -67,6 +67,8 @@ type Report struct {
 	Complete bool
 	// Offers are the dialects, in the order of preference.
 	Offers []registry.Offer
+	// ReporterPort is the port that took a connection for monitor; 0 for none.
+	ReporterPort int
 	// Endpoint is the load page that would be polled; nil for none.
 	Endpoint *sample.Endpoint
 	// Reading is what stands on it, nil where there is none: the ranks, and by
@@ -88,13 +90,16 @@ type Report struct {
 const between = time.Second
 
 // Inspect asks what the engine is, which dialects it offers and what its load
-// page says. It takes a second more than the questions do: rates are computed
+// page says; values that come by monitor, push and loadstat are not waited for.
+// It takes a second more than the questions do: rates are computed
 // over two readings. When ctx ends, what is known until then is returned.
 func (p *Prober) Inspect(ctx context.Context, t registry.Target) *Report {
 	s := p.open(t)
 	defer s.client.Close()
 	s.safely(func() { s.probe(ctx) })
-	r := &Report{URL: t.URL, Asked: s.asked, Facts: s.facts, Complete: !s.open, Offers: s.offers}
+	r := &Report{
+		URL: t.URL, Asked: s.asked, Facts: s.facts, Complete: !s.open, Offers: s.offers, ReporterPort: s.reporter,
+	}
 	if s.survey != nil && s.survey.Chosen != nil {
 		r.Endpoint, r.Reading = s.survey.Chosen.Endpoint, s.survey.Chosen.Reading.Clone()
 		if again := s.again(ctx); again != nil {

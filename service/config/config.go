@@ -61,7 +61,15 @@ type Config struct {
 	// to. Empty, the default, tells each the local address of the connection
 	// that registered it.
 	ReportAddress string `koanf:"report_address"`
-	// EngineTokenFile holds the bearer token for registration calls. Empty for
+	// ReporterPort is the port on which the load reporters of engines are
+	// dialled where neither discovery nor the engine names one, 1 to 65535. 0,
+	// the default, is for none.
+	ReporterPort int `koanf:"reporter_port"`
+	// Registration says who may register itself on ingest: "open" (every peer,
+	// for an engine on its own address), "known" (for workers that discovery
+	// lists) or "off". Default open.
+	Registration string `koanf:"registration"`
+	// EngineTokenFile holds the bearer token for calls to engines. Empty for
 	// none, the default.
 	EngineTokenFile string `koanf:"engine_token_file"`
 	// EngineCA holds the PEM certificates that engines are verified by. Empty,
@@ -93,6 +101,10 @@ type Config struct {
 	MaxWorkers int `koanf:"max_workers"`
 	// MaxRanks bounds the ranks of a report, 1 to 4096. Default 512.
 	MaxRanks int `koanf:"max_ranks"`
+	// MaxReportsPerSecond bounds the reports of all reporters that registered
+	// themselves, by the intervals that they are granted, 10 to 1000000.
+	// Default 20000.
+	MaxReportsPerSecond int `koanf:"max_reports_per_second"`
 	// MaxWatchers bounds the watches, 1 to 100000. Default 2000.
 	MaxWatchers int `koanf:"max_watchers"`
 	// MaxConnections bounds the connections of each listener, 1 to 1000000.
@@ -126,6 +138,13 @@ const (
 	IdentityOrigin = "origin"
 )
 
+// The values of Config.Registration.
+const (
+	RegistrationOpen  = "open"
+	RegistrationKnown = "known"
+	RegistrationOff   = "off"
+)
+
 // Default returns the defaults that are named beside the fields.
 func Default() Config {
 	return Config{
@@ -142,8 +161,10 @@ func Default() Config {
 		WriteTimeout:             5 * time.Second,
 		DrainTimeout:             10 * time.Second,
 		Identity:                 IdentityPeer,
+		Registration:             RegistrationOpen,
 		MaxWorkers:               10_000,
 		MaxRanks:                 512,
+		MaxReportsPerSecond:      20_000,
 		MaxWatchers:              2_000,
 		MaxConnections:           16_384,
 		MaxConnectionsPerAddress: 64,

@@ -249,6 +249,11 @@ func TestValidate(t *testing.T) {
 		{"memory too small", func(c *Config) { c.MemoryLimitMiB = 63 }, "memory_limit_mib"},
 		{"memory", func(c *Config) { c.MemoryLimitMiB = 64 }, ""},
 		{"identity", func(c *Config) { c.Identity = "none" }, `identity: "none" is not one of peer, origin`},
+		{"registration", func(c *Config) { c.Registration = "all" }, `registration: "all" is not one of open, known, off`},
+		{"registration of known workers", func(c *Config) { c.Registration = RegistrationKnown }, ""},
+		{"reporter port", func(c *Config) { c.ReporterPort = 31000 }, ""},
+		{"reporter port too high", func(c *Config) { c.ReporterPort = 65536 }, "reporter_port: 65536 is not in 0 to 65535"},
+		{"reports per second", func(c *Config) { c.MaxReportsPerSecond = 9 }, "max_reports_per_second: 9 is not in 10 to 1000000"},
 		{"log level", func(c *Config) { c.LogLevel = "loud" }, "log_level"},
 		{"log format", func(c *Config) { c.LogFormat = "xml" }, "log_format"},
 		{"report address", func(c *Config) { c.ReportAddress = "10.0.0.1" }, ""},
@@ -394,7 +399,7 @@ func TestExempt(t *testing.T) {
 }
 
 // What Kubernetes sets in a container beside a Service named loadplane is no
-// setting of ours, and no setting looks like it.
+// setting of ours. A setting that looks like it is one by its value.
 func TestServiceLinksAreIgnored(t *testing.T) {
 	for _, name := range []string{
 		"LOADPLANE_PORT", "LOADPLANE_SERVICE_HOST", "LOADPLANE_SERVICE_PORT", "LOADPLANE_SERVICE_PORT_GRPC_API",
@@ -407,9 +412,16 @@ func TestServiceLinksAreIgnored(t *testing.T) {
 	if _, err := Load(nil, []string{"LOADPLANE_PORTS=1"}); err == nil {
 		t.Error("LOADPLANE_PORTS is taken for a service link")
 	}
+	got, err := Load(nil, []string{"LOADPLANE_REPORTER_PORT=tcp://10.0.0.1:7400"})
+	if err != nil || got.ReporterPort != 0 {
+		t.Errorf("beside a Service named loadplane-reporter: port %d, error %v", got.ReporterPort, err)
+	}
+	if got, err = Load(nil, []string{"LOADPLANE_REPORTER_PORT=31000"}); err != nil || got.ReporterPort != 31000 {
+		t.Errorf("port %d, error %v", got.ReporterPort, err)
+	}
 	for _, key := range configKeys() {
-		if serviceLink.MatchString(envName(key)) {
-			t.Errorf("%s looks like a service link", key)
+		if serviceLink.MatchString(envName(key)) && configField(&Config{}, key).Kind() != reflect.Int {
+			t.Errorf("%s looks like a service link, and its value may", key)
 		}
 	}
 }

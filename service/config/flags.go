@@ -33,6 +33,8 @@ func engineFlags(fs *pflag.FlagSet) {
 	fs.String("workers-file", d.WorkersFile, "YAML worker list, read again when it changes")
 	fs.String("identity", d.Identity, "what a report stream is bound by: peer (origin and address) or origin")
 	fs.String("report-address", d.ReportAddress, "IP address told to engines; default: the local address of the registering connection")
+	fs.Int("reporter-port", d.ReporterPort, "port of the engines' load reporters where neither discovery nor the engine names one; 0 for none")
+	fs.String("registration", d.Registration, "who may register itself on ingest: open (for an engine on its own address), known (for listed workers) or off")
 	fs.String("engine-token-file", d.EngineTokenFile, "file with the bearer token for engines")
 	fs.String("engine-ca", d.EngineCA, "PEM file with the CAs of engines")
 }
@@ -64,6 +66,7 @@ func limitFlags(fs *pflag.FlagSet) {
 	d := Default()
 	fs.Int("max-workers", d.MaxWorkers, "most workers, 1 to 100000")
 	fs.Int("max-ranks", d.MaxRanks, "most ranks of a report, 1 to 4096")
+	fs.Int("max-reports-per-second", d.MaxReportsPerSecond, "most reports of registered reporters, by the intervals they are granted, 10 to 1000000")
 	fs.Int("max-watchers", d.MaxWatchers, "most watches, 1 to 100000")
 	fs.Int("max-connections", d.MaxConnections, "most connections of each listener, 1 to 1000000")
 	fs.Int("max-connections-per-address", d.MaxConnectionsPerAddress, "most connections of each listener from one address, 1 to 1000000; not for loopback and --trusted-proxy")

@@ -124,10 +124,10 @@ func envValue(name, value string) (string, any) {
 		// They belong to the project's tests and say nothing to the service.
 		return "", nil
 	}
-	if serviceLink.MatchString(name) {
+	key := strings.ToLower(strings.TrimPrefix(name, EnvPrefix))
+	if serviceLink.MatchString(name) && (!slices.Contains(configKeys(), key) || strings.Contains(value, "://")) {
 		return "", nil
 	}
-	key := strings.ToLower(strings.TrimPrefix(name, EnvPrefix))
 	if key == "" || envName(key) != name {
 		return name, value
 	}
@@ -141,7 +141,8 @@ func envValue(name, value string) (string, any) {
 }
 
 // serviceLink matches what Kubernetes sets in every container for a Service
-// whose name begins with loadplane. No key looks like it.
+// whose name begins with loadplane. A key may look like it; what Kubernetes sets
+// then is a URL.
 var serviceLink = regexp.MustCompile(`^LOADPLANE_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // layer is one source of configuration.

@@ -64,6 +64,8 @@ func (c *Config) Validate() error {
 	p.times(c)
 	p.limits(c)
 	p.oneOf("identity", c.Identity, IdentityPeer, IdentityOrigin)
+	p.oneOf("registration", c.Registration, RegistrationOpen, RegistrationKnown, RegistrationOff)
+	p.count("reporter_port", c.ReporterPort, 0, 65535)
 	p.oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
 	p.oneOf("log_format", c.LogFormat, "auto", "json", "text")
 	p.reportAddress(c.ReportAddress)
@@ -116,6 +118,7 @@ func (p *problems) times(c *Config) {
 func (p *problems) limits(c *Config) {
 	p.count("max_workers", c.MaxWorkers, 1, 100_000)
 	p.count("max_ranks", c.MaxRanks, 1, 4_096)
+	p.count("max_reports_per_second", c.MaxReportsPerSecond, 10, 1_000_000)
 	p.count("max_watchers", c.MaxWatchers, 1, 100_000)
 	p.count("max_connections", c.MaxConnections, 1, 1_000_000)
 	p.count("max_connections_per_address", c.MaxConnectionsPerAddress, 1, 1_000_000)
@@ -206,8 +209,11 @@ func LoopbackHost(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// HasWorkers says whether there is a source of workers.
-func (c *Config) HasWorkers() bool { return len(c.Worker) > 0 || c.WorkersFile != "" }
+// Discovers says whether there is a source of workers: a list, or reporters that
+// may register themselves.
+func (c *Config) Discovers() bool {
+	return len(c.Worker) > 0 || c.WorkersFile != "" || c.Registration != RegistrationOff
+}
 
 // prefix reads an address or a CIDR.
 func prefix(v string) (netip.Prefix, error) {

@@ -102,6 +102,8 @@ func TestNotes(t *testing.T) {
 	once.Rates = false
 	named.Facts.Models, named.Reading.Models = nil, []string{"m/one", "m/two"}
 	both.Reading.Models = []string{"m/one"}
+	pushed := vllm()
+	pushed.Dialect = store.DialectPush
 	onceKnown := vllm()
 	onceKnown.Rates, onceKnown.Unknown = false, []store.Field{store.NumWaitingReqs}
 	for name, c := range map[string]struct {
@@ -112,6 +114,7 @@ func TestNotes(t *testing.T) {
 		"read once, and no rate unknown": {onceKnown, ""},
 		"named on the page":              {named, "the engine itself names no model, the page names m/one, m/two"},
 		"named by the engine":            {both, ""},
+		"another dialect is used":        {pushed, "the values are those of the load page; push has its own"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lines := notes(c.report)
@@ -129,6 +132,27 @@ func TestNotes(t *testing.T) {
 			requireWidth(t, table.String())
 		})
 	}
+}
+
+// TestWays has an engine that gives its load by itself in two ways.
+func TestWays(t *testing.T) {
+	r := vllm()
+	r.Dialect, r.ReporterPort = store.DialectMonitor, 31000
+	r.Facts.ReporterPort, r.Facts.LoadStat = 31000, registry.LoadStat{Port: 5559, Topic: "load", Ranks: 2}
+	var table, doc, compact bytes.Buffer
+	if err := errors.Join(Table(&table, r), JSON(&doc, r)); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Compact(&compact, doc.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if want := "reporter port 31000\nsockets  ports 5559 to 5560, topic load\ndialect  monitor\n"; !strings.Contains(table.String(), want) {
+		t.Errorf("it lacks %q:\n%s", want, table.String())
+	}
+	if want := `"reporter_port":31000,"loadstat":{"port":5559,"topic":"load","ranks":2}`; !strings.Contains(compact.String(), want) {
+		t.Errorf("it lacks %s:\n%s", want, compact.String())
+	}
+	requireWidth(t, table.String())
 }
 
 // nothing is what an engine gives that cannot be reached.
@@ -173,6 +197,7 @@ func hostile() *probe.Report {
 	evil := "e\x1b[31m\n\r\u202e\U000e0001\u0085" + strings.Repeat("ü", 5000)
 	r := vllm()
 	r.URL, r.Why, r.Facts.Version, r.Facts.Models = evil, evil, evil, []string{evil, evil}
+	r.ReporterPort, r.Facts.LoadStat = 65535, registry.LoadStat{Host: evil, Port: 65535, Topic: evil, Ranks: 1}
 	r.Facts.DPSize, r.Facts.CapacityTokens, r.Facts.MaxRunning = 1<<62, 1<<62, 1<<62
 	r.Asked = append(r.Asked, probe.Asked{Path: evil, Status: 999, Bytes: 1 << 62, Took: 1 << 62, Reason: store.Reason(evil), Detail: evil})
 	r.Offers[0].Detail = evil

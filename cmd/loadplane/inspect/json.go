@@ -37,6 +37,17 @@ type engineDoc struct {
 	DPSize         int      `json:"dp_size,omitempty"`
 	CapacityTokens int64    `json:"capacity_tokens,omitempty"`
 	MaxRunning     int64    `json:"max_running,omitempty"`
+
+	ReporterPort int         `json:"reporter_port,omitempty"`
+	LoadStat     *socketsDoc `json:"loadstat,omitempty"`
+}
+
+// socketsDoc is where an engine publishes its load.
+type socketsDoc struct {
+	Host  string `json:"host,omitempty"`
+	Port  int    `json:"port"`
+	Topic string `json:"topic"`
+	Ranks int    `json:"ranks"`
 }
 
 type offerDoc struct {
@@ -69,8 +80,12 @@ func JSON(w io.Writer, r *probe.Report) error {
 		Engine: engineDoc{
 			Family: r.Facts.Family, Version: r.Facts.Version, Models: r.Facts.Models,
 			DPSize: r.Facts.DPSize, CapacityTokens: r.Facts.CapacityTokens, MaxRunning: r.Facts.MaxRunning,
+			ReporterPort: r.ReporterPort,
 		},
 		Offers: []offerDoc{}, Pages: []pageDoc{},
+	}
+	if l := r.Facts.LoadStat; l.Port != 0 {
+		d.Engine.LoadStat = &socketsDoc{l.Host, l.Port, l.Topic, l.Ranks}
 	}
 	if r.Facts.Role != store.RoleUnspecified {
 		d.Engine.Role = r.Facts.Role.String()

@@ -52,10 +52,22 @@ func heading(r *probe.Report) string {
 		remote.Wrap("role     ", role(f)) +
 		remote.Wrap("DP size  ", number(int64(f.DPSize))) +
 		remote.Wrap("a rank   ", "capacity "+number(f.CapacityTokens)+" tokens, maximum "+number(f.MaxRunning)+" running requests") +
+		ways(r) +
 		remote.Wrap("dialect  ", dialect) +
 		remote.Wrap("why      ", cmp.Or(r.Why, "-"))
 	if !r.Complete {
 		text += remote.Wrap("note     ", "some questions about the engine had no definite answer")
+	}
+	return text
+}
+
+// ways says where the engine gives its load by itself; empty for nowhere.
+func ways(r *probe.Report) (text string) {
+	if r.ReporterPort != 0 {
+		text += remote.Wrap("reporter ", "port "+number(int64(r.ReporterPort)))
+	}
+	if l := r.Facts.LoadStat; l.Port != 0 {
+		text += remote.Wrap("sockets  ", probe.Sockets(l)+", topic "+l.Topic)
 	}
 	return text
 }
@@ -137,6 +149,9 @@ func names(fields []store.Field) []string {
 func notes(r *probe.Report) (lines []string) {
 	if !r.Rates && slices.ContainsFunc(r.Unknown, rate) {
 		lines = append(lines, "rates of counters need two readings, and one was made")
+	}
+	if r.Dialect != store.DialectPoll && r.Dialect != store.DialectUnspecified {
+		lines = append(lines, "the values are those of the load page; "+r.Dialect.String()+" has its own")
 	}
 	if named := r.Reading.Models; len(r.Facts.Models) == 0 && len(named) > 0 {
 		lines = append(lines, "the engine itself names no model, the page names "+strings.Join(named, ", "))

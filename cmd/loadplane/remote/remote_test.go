@@ -56,8 +56,9 @@ func TestSnapshotTableIsNarrow(t *testing.T) {
 // is polled.
 func fleet() *pb.ListWorkersResponse {
 	evil := "evil\x1b[31m\n\u202e"
-	return &pb.ListWorkersResponse{Workers: []*pb.WorkerInfo{
+	return &pb.ListWorkersResponse{ServerClockMs: 10_000, Workers: []*pb.WorkerInfo{
 		{
+			LeaseExpiresMs: proto.Uint64(math.MaxUint64), NextRegistrationMs: proto.Uint64(9_000),
 			Worker:       &pb.Worker{WorkerId: strings.Repeat("x", 300), Freshness: pb.Freshness_FRESHNESS_UNREACHABLE, FreshnessReason: strings.Repeat("r", 40), Dialect: pb.Dialect_DIALECT_LOADSTAT},
 			DiscoveredBy: "kubernetes", Registration: strings.Repeat("s", 40), AgeMs: proto.Uint64(math.MaxUint64),
 			Engine: proto.String(strings.Repeat("e", 40)), EngineVersion: proto.String(evil), DialectWhy: proto.String(evil),
@@ -112,6 +113,32 @@ func TestWorkersTableShowsAllWhenWide(t *testing.T) {
 	for _, want := range []string{"1500ms", "push: absent (404)", "polling", "kubernetes", strings.Repeat("e", 40)} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%s is not shown:\n%s", want, b.String())
+		}
+	}
+}
+
+// TestWorkersTableShowsWhatIsDue tells how long a lease lives, by the server's
+// clock, and nothing where that is not known.
+func TestWorkersTableShowsWhatIsDue(t *testing.T) {
+	info := &pb.WorkerInfo{
+		Worker: &pb.Worker{WorkerId: "a", Dialect: pb.Dialect_DIALECT_NATIVE}, DiscoveredBy: "registration",
+		NextRegistrationMs: proto.Uint64(14_000), LeaseExpiresMs: proto.Uint64(24_500),
+	}
+	for _, c := range []struct {
+		now  uint64
+		want string
+	}{
+		{10_000, "4000ms 14s"}, {20_000, "0ms 4500ms"}, {0, "- -"},
+	} {
+		columns, rows := workersTable(&pb.ListWorkersResponse{Workers: []*pb.WorkerInfo{info}, ServerClockMs: c.now}, true)
+		var got []string
+		for i, column := range columns {
+			if column.Head == "NEXT" || column.Head == "LEASE" {
+				got = append(got, rows[0][i])
+			}
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("at %d ms: %q, want %q", c.now, got, c.want)
 		}
 	}
 }

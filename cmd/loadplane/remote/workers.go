@@ -52,7 +52,8 @@ func workersTable(list *pb.ListWorkersResponse, wide bool) ([]Column, [][]string
 	if wide {
 		columns[0].Width, columns[1].Width, columns[5].Width = 0, 0, 0
 		columns = append(columns, []Column{
-			{"FROM", 0, false}, {"REGISTRATION", 0, false}, {"HTTP", 4, true}, {"POLL", 0, true}, {"PEER", 0, false},
+			{"FROM", 0, false}, {"REGISTRATION", 0, false}, {"HTTP", 4, true}, {"INTERVAL", 0, true}, {"NEXT", 0, true}, {"LEASE", 0, true},
+			{"PEER", 0, false},
 			{"REFUSED", 0, true}, {"SKEW", 0, true}, {"WHY", 0, false}, {"ERROR", 0, false},
 		}...)
 	}
@@ -72,7 +73,7 @@ func workersTable(list *pb.ListWorkersResponse, wide bool) ([]Column, [][]string
 			freshnessWord(w.GetFreshness()), heard, trouble(info),
 		}
 		if wide {
-			row = append(row, wideWay(info)...)
+			row = append(row, wideWay(info, list.GetServerClockMs())...)
 		}
 		rows = append(rows, row)
 	}
@@ -84,11 +85,21 @@ func engineWords(info *pb.WorkerInfo) string {
 	return strings.TrimSpace(info.GetEngine() + " " + info.GetEngineVersion())
 }
 
-// wideWay returns what else is known of the way to a worker.
-func wideWay(info *pb.WorkerInfo) []string {
+// wideWay returns what else is known of the way to a worker, when the server's
+// clock was at now.
+func wideWay(info *pb.WorkerInfo, now uint64) []string {
 	return []string{
 		info.GetDiscoveredBy(), info.GetRegistration(), optional(info.RegistrationHttpStatus, "%d"),
-		optional(info.PollIntervalMs, "%dms"), info.GetPeer(), strconv.FormatUint(info.GetRefused(), 10),
+		optional(info.PollIntervalMs, "%dms"), until(now, info.NextRegistrationMs), until(now, info.LeaseExpiresMs),
+		info.GetPeer(), strconv.FormatUint(info.GetRefused(), 10),
 		optional(info.ClockSkewMs, "%dms"), info.GetDialectWhy(), info.GetRegistrationError(),
 	}
+}
+
+// until shows the time that is left until at; a dash where it is not known.
+func until(now uint64, at *uint64) string {
+	if now == 0 || at == nil {
+		return "-"
+	}
+	return Age(*at - min(now, *at))
 }
