@@ -163,11 +163,11 @@ func flagRows(text string) (rows []row) {
 	return rows
 }
 
-// metricRows returns the rows whose first cell begins with the prefix of all
+// metricRows returns the rows whose first cell begins with a prefix of
 // metrics.
 func metricRows(text string) (rows []row) {
 	cells(text, func(_, name, rest string) {
-		if strings.HasPrefix(name, "loadplane_") {
+		if strings.HasPrefix(name, "loadplane_") || strings.HasPrefix(name, "loadreporter_") {
 			base, _, _ := strings.Cut(name, "{")
 			rows = append(rows, row{base, rest != ""})
 		}
