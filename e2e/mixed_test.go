@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,6 +38,12 @@ var queues = []string{
 
 var kinds = []kind{
 	{name: "sglang", dialect: "push", engine: "sglang", ranks: 2, unknown: slices.Concat(queues, []string{"prefill_throughput_wall"})},
+	{name: "sglang-monitor", dialect: "monitor", engine: "sglang", ranks: 2, unknown: slices.Concat(queues, []string{
+		"prefill_throughput", "prefill_throughput_wall",
+	})},
+	{name: "sglang-loadstat", dialect: "loadstat", engine: "sglang", ranks: 2, unknown: slices.Concat(queues, []string{
+		"cache_hit_rate", "gen_throughput", "prefill_throughput_wall", "snapshot_time_unix_ms", "utilization",
+	})},
 	{name: "sglang-poll", dialect: "poll", engine: "sglang", ranks: 2, unknown: []string{
 		"prefill_throughput", "prefill_throughput_wall",
 	}},
@@ -70,9 +77,11 @@ type engine struct {
 
 func (e *engine) url() string { return "http://127.0.0.1:" + e.port }
 
-func launch(t *testing.T, k kind, port string) *engine {
+func launch(t *testing.T, k kind, port string) *engine { return launchRanks(t, k, port, 2) }
+
+func launchRanks(t *testing.T, k kind, port string, ranks int) *engine {
 	t.Helper()
-	e := &engine{start(t, "sim", "--engines=1", "--ranks=2", "--kinds="+k.name, "--base-port="+port), k, port}
+	e := &engine{start(t, "sim", "--engines=1", fmt.Sprintf("--ranks=%d", ranks), "--kinds="+k.name, "--base-port="+port), k, port}
 	e.next(e.out, func(line string) bool { return strings.Contains(line, "url: "+e.url()) })
 	return e
 }
@@ -93,7 +102,7 @@ func startMixed(t *testing.T) *mixed {
 	for _, k := range kinds {
 		names = append(names, k.name)
 	}
-	_, bystanders := fleet(t, "--engines=7", "--ranks=2", "--kinds="+strings.Join(names, ","))
+	_, bystanders := fleet(t, fmt.Sprintf("--engines=%d", len(kinds)), "--ranks=2", "--kinds="+strings.Join(names, ","))
 	args := []string{"--workers-file=" + bystanders, "--report-interval=500ms", "--stale-after=3s"}
 	for _, k := range kinds {
 		e := launch(t, k, freePort(t))
@@ -244,6 +253,49 @@ func TestKindsFrozen(t *testing.T) {
 	})
 }
 
+// An engine of any kind with DP ranks that comes back with half of them is
+// shown with these alone, and never with ranks of both.
+func TestKindsReranked(t *testing.T) {
+	m := &mixed{sources: map[string]string{}}
+	args := []string{"--report-interval=500ms", "--stale-after=3s"}
+	for _, k := range kinds {
+		if k.ranks > 1 {
+			e := launchRanks(t, k, freePort(t), 8)
+			m.victims, args = append(m.victims, e), append(args, "--worker="+e.url())
+		}
+	}
+	m.plane = serve(t, args...)
+	has := func(ranks int) func(*view, *engine) bool {
+		return func(v *view, e *engine) bool {
+			w := e.worker(v)
+			fresh := w.GetFreshness() == loadplanev1.Freshness_FRESHNESS_FRESH
+			if n := len(w.GetRanks()); n != 8 && n != ranks && (n != 0 || fresh) {
+				t.Errorf("%s is %v with %d ranks", e.kind.name, w.GetFreshness(), n)
+			}
+			for i, r := range w.GetRanks() {
+				if int(r.GetDpRank()) != i {
+					t.Errorf("%s has rank %d in place %d", e.kind.name, r.GetDpRank(), i)
+				}
+			}
+			return fresh && len(w.GetRanks()) == ranks
+		}
+	}
+	v := m.follow("eight ranks of each", has(8))
+	for i, e := range m.victims {
+		m.sources[e.url()] = e.worker(v).GetSourceInstanceId()
+		e.kill()
+		m.victims[i] = launchRanks(t, e.kind, e.port, 4)
+	}
+	m.follow("four ranks of each", func(v *view, e *engine) bool {
+		w := e.worker(v)
+		// Nothing on a polled page need tell the processes apart.
+		if e.kind.dialect != "poll" && len(w.GetRanks()) == 4 && w.GetSourceInstanceId() == m.sources[e.url()] {
+			t.Errorf("%s has four ranks of its old instance", e.kind.name)
+		}
+		return has(4)(v, e)
+	})
+}
+
 // shownWorker is a worker as the JSON snapshot has it.
 type shownWorker struct {
 	WorkerID         string `json:"worker_id"`
@@ -302,7 +354,12 @@ func (k kind) check(t *testing.T, w shownWorker) {
 	}
 	want := slices.Sorted(slices.Values(k.unknown))
 	for _, r := range w.Ranks {
-		if got := nulls(r); !slices.Equal(got, want) {
+		got := nulls(r)
+		if k.dialect == "loadstat" {
+			// It is unknown between reports without a prefill.
+			got = slices.DeleteFunc(got, func(name string) bool { return name == "prefill_throughput" })
+		}
+		if !slices.Equal(got, want) {
 			t.Errorf("%s has null for\n%v, want\n%v", k.name, got, want)
 		}
 		for _, key := range numbers {
@@ -312,7 +369,7 @@ func (k kind) check(t *testing.T, w shownWorker) {
 			}
 		}
 	}
-	if partial := k.name != "sglang-poll" && k.name != "sglang"; w.Partial != partial {
+	if partial := !strings.HasPrefix(k.name, "sglang") || k.dialect == "loadstat"; w.Partial != partial {
 		t.Errorf("%s is partial: %v, want %v", k.name, w.Partial, partial)
 	}
 }
@@ -369,11 +426,11 @@ func TestKindsShown(t *testing.T) {
 
 // One demo shows the kinds in one snapshot.
 func TestDemoMixed(t *testing.T) {
-	demo := start(t, "demo", "--mixed", "--engines=9", "--api-listen=127.0.0.1:0", "--ingest-listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0", "--log-format=json")
+	demo := start(t, "demo", "--mixed", "--engines=11", "--api-listen=127.0.0.1:0", "--ingest-listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0", "--log-format=json")
 	line := demo.next(demo.out, func(l string) bool { return strings.Contains(l, "/v1/load_monitor/snapshot") })
 	address, _, _ := strings.Cut(line[strings.Index(line, "http://")+len("http://"):], "/")
 	p := &plane{process: demo, api: address}
-	p.until(20*time.Second, "nine fresh engines", func(v *view) bool { return v.fresh() == 9 })
+	p.until(20*time.Second, "eleven fresh engines", func(v *view) bool { return v.fresh() == 11 })
 	var list struct {
 		Workers []struct {
 			Worker struct{ WorkerID, Dialect, Freshness string }
@@ -395,6 +452,9 @@ func TestDemoMixed(t *testing.T) {
 		if seen[k.engine+" "+k.dialect] == 0 {
 			t.Errorf("no %s that uses %s: %v", k.name, k.dialect, seen)
 		}
+	}
+	if seen["sim native"] == 0 {
+		t.Errorf("no engine that registered itself: %v", seen)
 	}
 	demo.terminate(15 * time.Second)
 }
