@@ -292,7 +292,7 @@ func (in *intake) accepted(load *store.Load) {
 	in.admitted = time.Now()
 	metrics := in.monitor.metrics
 	metrics.accepted.Inc()
-	if age, ok := loadreport.SampleAge(load); ok {
+	if age, ok := ingest.SampleAge(load); ok {
 		metrics.sampleAge.Observe(age.Seconds())
 	}
 }

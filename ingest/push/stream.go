@@ -167,7 +167,7 @@ func (st *stream) take() *registry.Refusal {
 	}
 	st.streak.Accept()
 	metrics.accepted.Inc()
-	if age, ok := loadreport.SampleAge(load); ok {
+	if age, ok := ingest.SampleAge(load); ok {
 		metrics.sampleAge.Observe(age.Seconds())
 	}
 	return nil
