@@ -618,6 +618,7 @@ func TestClientCertificates(t *testing.T) {
 		t.Run(fmt.Sprintf("token %v", withToken), func(t *testing.T) {
 			f := testcert.NewFiles(t, server, good)
 			cfg := testConfig()
+			cfg.Registration = config.RegistrationOff // without discovery it is ready at once
 			cfg.TLSCert, cfg.TLSKey, cfg.ClientCA = f.Cert, f.Key, f.CA
 			if withToken {
 				cfg.APITokenFile = f.Token
