@@ -67,7 +67,9 @@ func Open(ctx context.Context, o Options, addr string) (*Link, error) {
 	l.cancel = cancel
 	unhurry := context.AfterFunc(ctx, cancel)
 	l.Stream, err = l.cc.NewStream(streaming, &pb.LoadMonitorService_ServiceDesc.Streams[0], pb.LoadMonitorService_Monitor_FullMethodName)
-	if !unhurry() {
+	deadline, _ := ctx.Deadline()
+	// A write that waited for as long is the same failure.
+	if !unhurry() || err != nil && !time.Now().Before(deadline) {
 		err = fmt.Errorf("%w: %s within %s", ErrTimeout, addr, o.Timeout)
 	}
 	if err != nil {
