@@ -66,6 +66,7 @@ func TestTakeoverRaces(t *testing.T) {
 			c.real.send(report(c.id, "real", c.sequence, 1))
 			all = append(all, c)
 		}
+		idle() // the engines are bound before a thief comes
 		return func(round int) {
 			var running sync.WaitGroup
 			for _, c := range all {

@@ -54,7 +54,9 @@ func TestPolledLoad(t *testing.T) {
 		if d.Registration != string(registry.StatePolling) || d.RegistrationStatus != 200 || d.PollInterval != time.Second {
 			t.Errorf("diagnostics %+v", d)
 		}
-		if live.Sequence < 9 || live.Sequence > 11 || int(live.Sequence) != p.polled("ok") || !strings.HasPrefix(p.source(), "poll-") {
+		// The newest may not be committed yet.
+		ahead := p.polled("ok") - int(live.Sequence)
+		if live.Sequence < 9 || live.Sequence > 11 || ahead < 0 || ahead > 1 || !strings.HasPrefix(p.source(), "poll-") {
 			t.Errorf("sequence %d of %q, polls %d", live.Sequence, p.source(), p.polled("ok"))
 		}
 		if l := entry.Load; l.Begun <= 0 || l.Begun > l.Received || live.ReportUnixMs != 1785542400000 {
