@@ -229,6 +229,10 @@ func (w *worker) target() Target {
 // have changed the target in place. It is for the dialer that serves the engine.
 func (e *Engine) Changed() <-chan struct{} { return e.changed }
 
+// Wonder has the engine asked anew, soon, what it says of itself: for a dialer
+// that finds nobody where the engine was. Facts that differ signal Changed.
+func (e *Engine) Wonder() { e.w.wonderNow() }
+
 // Open makes a session of a dialer the stream that speaks for the worker and
 // leaves its first load in the store. source names the instance of the engine
 // process; peer is the address that was dialled. Nothing changes when it

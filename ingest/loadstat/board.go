@@ -206,6 +206,8 @@ type view struct {
 	all      int
 	trouble  trouble
 	troubled int
+	// closed says that nobody answers at the port of any rank that was heard.
+	closed bool
 	// oldest is when the rank was heard that was not for longest, peer whose
 	// connection that of rank 0 is. fresh says that there is something to
 	// report.
@@ -221,8 +223,9 @@ func (v *view) complete() bool { return len(v.missing) == 0 }
 func (b *board) look(now store.Instant, staleAfter time.Duration) *view {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	v := &view{source: b.source, life: b.life, all: len(b.ranks), oldest: now}
+	v := &view{source: b.source, life: b.life, all: len(b.ranks), closed: len(b.ranks) > 0, oldest: now}
 	for i, r := range b.ranks {
+		v.closed = v.closed && r.gone
 		if r.heard && now.Sub(r.received) < staleAfter {
 			v.oldest = min(v.oldest, r.received)
 			continue

@@ -235,6 +235,7 @@ func (n *network) close() {
 type engine struct {
 	net   *network
 	host  string
+	port  int
 	stop  context.CancelFunc
 	mu    sync.Mutex
 	ranks []*publisher
@@ -243,7 +244,7 @@ type engine struct {
 // engine begins an engine, whose ranks publish what they have each second.
 func (n *network) engine(host string, ranks int) *engine {
 	ctx, stop := context.WithCancel(context.Background())
-	e := &engine{net: n, host: host, stop: stop}
+	e := &engine{net: n, host: host, port: basePort, stop: stop}
 	n.engines = append(n.engines, e)
 	e.up(ranks)
 	n.runs.Go(func() {
@@ -280,7 +281,7 @@ func (e *engine) down() {
 func (e *engine) listen(rank int, r *publisher) {
 	e.net.mu.Lock()
 	defer e.net.mu.Unlock()
-	at := sockets{host: e.host, port: basePort}
+	at := sockets{host: e.host, port: e.port}
 	delete(e.net.listeners, at.addr(rank))
 	if r != nil {
 		e.net.listeners[at.addr(rank)] = r

@@ -287,6 +287,38 @@ func TestBug26RanksFewer(t *testing.T) {
 	}
 }
 
+// TestRestartOnOtherPorts has an engine come back with its sockets elsewhere. The
+// plane learns it by asking, well before it would give the old ones up.
+func TestRestartOnOtherPorts(t *testing.T) {
+	inBubble(t, 4, func(p *plane, a, _ *engine) {
+		after(5 * time.Second)
+		before := p.wantFresh(workerA, 4)
+		a.down()
+		a.port = basePort + 100
+		a.up(2)
+		p.facts.set(workerA, registry.LoadStat{Port: a.port, Topic: "load", Ranks: 2})
+		after(4 * time.Second)
+		if w := p.wantFresh(workerA, 2); w.Load.Source == before.Load.Source {
+			t.Error("another process has the same source")
+		}
+		p.wantFresh(workerB, 4)
+	})
+}
+
+// TestClosedIsToldNowAndThen holds that an engine that stays away is not asked
+// what it is all the time.
+func TestClosedIsToldNowAndThen(t *testing.T) {
+	inBubble(t, 2, func(p *plane, a, _ *engine) {
+		after(3 * time.Second)
+		asked := p.facts.asks(workerA)
+		a.down()
+		after(time.Minute)
+		if got := p.facts.asks(workerA) - asked; got < 1 || got > 8 {
+			t.Errorf("asked %d times in a minute", got)
+		}
+	})
+}
+
 // TestRanksMore keeps the connections of the ranks that stay.
 func TestRanksMore(t *testing.T) {
 	inBubble(t, 4, func(p *plane, a, _ *engine) {

@@ -14,7 +14,8 @@ const (
 	// livedFor is how long a session has to last for the next one to be opened
 	// soon.
 	livedFor = time.Second
-	// quietFor is how long an engine that reported may be away at least.
+	// quietFor is how long an engine that reported may be away at least, and
+	// the shortest time between two questions where it is.
 	quietFor = 10 * time.Second
 	// endStopped and endMoved are the words for the ends of sessions that the
 	// plane ended: it is served no more, or is elsewhere.
@@ -31,6 +32,8 @@ type loop struct {
 	backoff time.Duration
 	// heard is when a report was admitted last; zero for never.
 	heard time.Time
+	// wondered is when the engine was last asked where its load reporter is.
+	wondered time.Time
 }
 
 // session opens a session and keeps it until it ends. It returns nil where ctx
@@ -73,6 +76,10 @@ func (l *loop) over(why *fault) bool {
 	}
 	count(l.monitor.metrics.ended, string(why.reason))
 	l.engine.Show(registry.Way{State: registry.StateFailing, Reason: why.reason, Err: why.err, Interval: l.target.Interval})
+	if why.reason == registry.ReasonConnectFailed && time.Since(l.wondered) >= quietFor {
+		l.wondered = time.Now()
+		l.engine.Wonder()
+	}
 	quiet := max(l.target.Lease, quietFor)
 	return why.final || !l.heard.IsZero() && time.Since(l.heard) >= quiet
 }

@@ -326,9 +326,9 @@ func TestNoReporterPort(t *testing.T) {
 	})
 }
 
-// TestBug48ReporterPortChanges: a session goes where the engine says that its
-// load reporter is now.
-func TestBug48ReporterPortChanges(t *testing.T) {
+// TestReporterComesBackElsewhere: an engine that is gone from where it was is
+// asked where it is, and not once for each attempt.
+func TestReporterComesBackElsewhere(t *testing.T) {
 	facts := &facts{}
 	facts.port.Store(31000)
 	inBubbleWith(t, func(r *registry.Options, _ *Options) {
@@ -338,16 +338,45 @@ func TestBug48ReporterPortChanges(t *testing.T) {
 		second.source, second.seq = "process-2", 1000
 		p.run()
 		after(3 * time.Second)
+		asked := facts.asked.Load()
+		first.set(func(e *engine) { e.down = true })
+		first.server.Stop()
+		facts.port.Store(31001)
+		after(5 * time.Second)
+		if got, _, _ := p.entry(testWorker); got.Freshness != store.Fresh || got.Load.Source != "process-2" {
+			t.Errorf("%s (%s) by %s", got.Freshness, got.Reason, got.Load.Source)
+		}
+		if n := facts.asked.Load() - asked; n < 1 || n > 3 {
+			t.Errorf("asked %d times", n)
+		}
+	})
+}
+
+// TestBug48ReporterPortChanges: a session goes where the engine says that its
+// load reporter is now.
+func TestBug48ReporterPortChanges(t *testing.T) {
+	facts := &facts{}
+	facts.port.Store(31000)
+	inBubbleWith(t, func(r *registry.Options, _ *Options) {
+		r.Workers, r.Prober = []string{testWorker + ",dialect=monitor"}, facts
+	}, func(p *plane) {
+		first, second := p.net.add(testPort, honest(true)), p.net.add("10.0.0.1:31001", honest(true))
+		second.source, second.seq = "process-3", 1000
+		p.run()
+		after(3 * time.Second)
 		if first.opened() == 0 || second.opened() != 0 {
 			t.Fatalf("%d and %d sessions", first.opened(), second.opened())
 		}
-		facts.port.Store(31001)
-		// The process is another one, so that it is asked what it is.
-		first.set(func(e *engine) { e.source, e.down = "process-2", true })
-		first.server.Stop()
-		<-first.done
-		first.set(func(e *engine) { e.down, e.done = false, make(chan struct{}) })
-		first.start()
+		// The process is another one each time, so that it is asked what it is.
+		for _, source := range []string{"process-2", "process-3"} {
+			first.set(func(e *engine) { e.source, e.down = source, true })
+			first.server.Stop()
+			<-first.done
+			first.set(func(e *engine) { e.down, e.done = false, make(chan struct{}) })
+			first.start()
+			after(time.Second)
+			facts.port.Store(31001)
+		}
 		after(time.Minute)
 		if got, _, _ := p.entry(testWorker); got.Freshness != store.Fresh || second.opened() != 1 {
 			t.Errorf("%s (%s), %d sessions at the new port", got.Freshness, got.Reason, second.opened())
