@@ -90,6 +90,50 @@ func TestReportReachesStore(t *testing.T) {
 	})
 }
 
+// TestBug36And37RolesOfDisaggregation: what a prefill engine holds in flight and
+// what a decode engine waits for arrive as they are, under the role of the
+// registration; nothing is added to the tokens in use.
+func TestBug36And37RolesOfDisaggregation(t *testing.T) {
+	cases := []struct {
+		name string
+		role loadplanev1.Role
+		load *loadplanev1.RankLoad
+		want map[store.Field]int64
+	}{
+		{"bug 36: prefill runs nothing", loadplanev1.Role_ROLE_PREFILL, &loadplanev1.RankLoad{
+			NumRunningReqs: new(int64(0)), PrefillInflightReqs: new(int64(12)), PrefillBootstrapReqs: new(int64(4)),
+		}, map[store.Field]int64{store.NumRunningReqs: 0, store.PrefillInflightReqs: 12, store.PrefillBootstrapReqs: 4}},
+		{"bug 37: decode waits for transfers", loadplanev1.Role_ROLE_DECODE, &loadplanev1.RankLoad{
+			NumUsedTokens: new(int64(90_000)), NumTotalTokens: new(int64(97_000)),
+			NumWaitingUncachedTokens: new(int64(7_000)), DecodeTransferReqs: new(int64(19)),
+		}, map[store.Field]int64{store.NumUsedTokens: 90_000, store.NumTotalTokens: 97_000, store.DecodeTransferReqs: 19}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, setup{}, func(t *testing.T, p *plane) {
+				r := p.reporter(testPeer)
+				r.register(&loadplanev1.RegisterRequest{Url: testURL, Role: c.role})
+				r.open().send(&loadplanev1.ReportRequest{LeaseId: r.lease}, change(1, func(r *loadplanev1.EngineReport) {
+					r.Ranks[0].Load = c.load
+				}))
+				p.settle()
+				e := p.entry(testURL)
+				if e.Freshness != store.Fresh || int32(e.Worker.Role) != int32(c.role) {
+					t.Fatalf("%s (%s) as %s", e.Freshness, e.Reason, e.Worker.Role)
+				}
+				for f, want := range c.want {
+					if v, ok := e.Ranks[0].Count(f); v != want || !ok {
+						t.Errorf("%s is %d %v, want %d", store.Fields[f].Name, v, ok, want)
+					}
+				}
+				if e.Ranks[0].Has(store.NumWaitingReqs) || e.Ranks[0].Has(store.GenThroughput) {
+					t.Error("what was not reported is known")
+				}
+			})
+		})
+	}
+}
+
 // The first frame may have a report, which then is received before the grant.
 func TestReportInTheFirstFrame(t *testing.T) {
 	inBubble(t, setup{}, func(t *testing.T, p *plane) {
