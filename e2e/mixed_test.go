@@ -36,7 +36,8 @@ var queues = []string{
 	"decode_prealloc_reqs", "decode_retracted_reqs", "decode_transfer_reqs", "prefill_bootstrap_reqs", "prefill_inflight_reqs",
 }
 
-var kinds = []kind{
+// listed are the kinds that discovery lists.
+var listed = []kind{
 	{name: "sglang", dialect: "push", engine: "sglang", ranks: 2, unknown: slices.Concat(queues, []string{"prefill_throughput_wall"})},
 	{name: "sglang-monitor", dialect: "monitor", engine: "sglang", ranks: 2, unknown: slices.Concat(queues, []string{
 		"prefill_throughput", "prefill_throughput_wall",
@@ -68,26 +69,55 @@ var kinds = []kind{
 	})},
 }
 
+// native is the kind that registers itself.
+var native = kind{name: "native", dialect: "native", engine: "sim", ranks: 2, unknown: queues}
+
+// kinds are all kinds.
+var kinds = slices.Concat(listed, []kind{native})
+
+// kindOf returns the kind of a name.
+func kindOf(name string) kind {
+	return kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })]
+}
+
 // engine is a process with one simulated engine of a kind.
 type engine struct {
 	*process
 	kind kind
 	port string
+	args []string
 }
 
 func (e *engine) url() string { return "http://127.0.0.1:" + e.port }
 
-func launch(t *testing.T, k kind, port string) *engine { return launchRanks(t, k, port, 2) }
-
-func launchRanks(t *testing.T, k kind, port string, ranks int) *engine {
+// launch starts an engine on a port; with two ranks, unless args say otherwise.
+func launch(t *testing.T, k kind, port string, args ...string) *engine {
 	t.Helper()
-	e := &engine{start(t, "sim", "--engines=1", fmt.Sprintf("--ranks=%d", ranks), "--kinds="+k.name, "--base-port="+port), k, port}
-	e.next(e.out, func(line string) bool { return strings.Contains(line, "url: "+e.url()) })
+	e := &engine{kind: k, port: port, args: args}
+	e.process = start(t, append([]string{"sim", "--engines=1", "--ranks=2", "--kinds=" + k.name, "--base-port=" + port}, args...)...)
+	e.next(e.out, func(line string) bool { return strings.Contains(line, e.url()) })
 	return e
 }
 
+// again starts the engine once more, with further arguments.
+func (e *engine) again(args ...string) *engine {
+	e.t.Helper()
+	return launch(e.t, e.kind, e.port, slices.Concat(e.args, args)...)
+}
+
+func (e *engine) signal(s syscall.Signal) {
+	e.t.Helper()
+	if err := e.cmd.Process.Signal(s); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// flag is the argument by which a native engine finds the plane.
+func (p *plane) flag() string { return "--plane=http://" + p.ingest }
+
 // mixed is a plane with two engines of each kind, of which it was told the
-// URL only: victims, a process each, and bystanders.
+// URL or, where they register themselves, nothing: victims, a process each, and
+// bystanders.
 type mixed struct {
 	*plane
 	victims []*engine
@@ -99,17 +129,19 @@ func startMixed(t *testing.T) *mixed {
 	t.Helper()
 	m := &mixed{sources: map[string]string{}}
 	var names []string
-	for _, k := range kinds {
+	for _, k := range listed {
 		names = append(names, k.name)
 	}
-	_, bystanders := fleet(t, fmt.Sprintf("--engines=%d", len(kinds)), "--ranks=2", "--kinds="+strings.Join(names, ","))
+	_, bystanders := fleet(t, fmt.Sprintf("--engines=%d", len(listed)), "--ranks=2", "--kinds="+strings.Join(names, ","))
 	args := []string{"--workers-file=" + bystanders, "--report-interval=500ms", "--stale-after=3s"}
-	for _, k := range kinds {
+	for _, k := range listed {
 		e := launch(t, k, freePort(t))
 		m.victims = append(m.victims, e)
 		args = append(args, "--worker="+e.url())
 	}
 	m.plane = serve(t, args...)
+	m.victims = append(m.victims, launch(t, native, freePort(t), m.flag()))
+	launch(t, native, freePort(t), m.flag())
 	v := m.until(30*time.Second, "all engines with all that is known of their kinds", func(v *view) bool {
 		return v.fresh() == 2*len(kinds) && !slices.ContainsFunc(m.victims, func(e *engine) bool { return !e.complete(v) })
 	})
@@ -156,7 +188,11 @@ func (m *mixed) follow(what string, ok func(*view, *engine) bool) *view {
 				m.t.Errorf("while waiting for %s, a bystander is %v/%s, %s, before %s", what, w.GetFreshness(), w.GetFreshnessReason(), w.GetSourceInstanceId(), m.sources[id])
 			}
 		}
-		return !slices.ContainsFunc(m.victims, func(e *engine) bool { return !ok(v, e) })
+		all := true
+		for _, e := range m.victims {
+			all = ok(v, e) && all
+		}
+		return all
 	})
 }
 
@@ -217,13 +253,14 @@ func (m *mixed) goFresh(what string, accept func(e *engine, source string) bool)
 // back, with another source instance where anything tells its processes apart.
 // Engines beside it are not touched.
 func TestKindsKilled(t *testing.T) {
+	t.Parallel()
 	m := startMixed(t)
 	for _, e := range m.victims {
 		e.kill()
 	}
 	m.goStale()
 	for i, e := range m.victims {
-		m.victims[i] = launch(t, e.kind, e.port)
+		m.victims[i] = e.again()
 	}
 	m.goFresh("restarted engines", func(e *engine, source string) bool {
 		return source != m.sources[e.url()]
@@ -233,17 +270,14 @@ func TestKindsKilled(t *testing.T) {
 // An engine of any kind whose process is stopped is stale by age, and fresh
 // with its old source instance once it goes on.
 func TestKindsFrozen(t *testing.T) {
+	t.Parallel()
 	m := startMixed(t)
 	for _, e := range m.victims {
-		if err := e.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		e.signal(syscall.SIGSTOP)
 	}
 	m.goStale()
 	for _, e := range m.victims {
-		if err := e.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		e.signal(syscall.SIGCONT)
 	}
 	m.goFresh("continued engines", func(e *engine, source string) bool {
 		if source != m.sources[e.url()] {
@@ -256,15 +290,17 @@ func TestKindsFrozen(t *testing.T) {
 // An engine of any kind with DP ranks that comes back with half of them is
 // shown with these alone, and never with ranks of both.
 func TestKindsReranked(t *testing.T) {
+	t.Parallel()
 	m := &mixed{sources: map[string]string{}}
 	args := []string{"--report-interval=500ms", "--stale-after=3s"}
-	for _, k := range kinds {
+	for _, k := range listed {
 		if k.ranks > 1 {
-			e := launchRanks(t, k, freePort(t), 8)
+			e := launch(t, k, freePort(t), "--ranks=8")
 			m.victims, args = append(m.victims, e), append(args, "--worker="+e.url())
 		}
 	}
 	m.plane = serve(t, args...)
+	m.victims = append(m.victims, launch(t, native, freePort(t), "--ranks=8", m.flag()))
 	has := func(ranks int) func(*view, *engine) bool {
 		return func(v *view, e *engine) bool {
 			w := e.worker(v)
@@ -284,7 +320,7 @@ func TestKindsReranked(t *testing.T) {
 	for i, e := range m.victims {
 		m.sources[e.url()] = e.worker(v).GetSourceInstanceId()
 		e.kill()
-		m.victims[i] = launchRanks(t, e.kind, e.port, 4)
+		m.victims[i] = e.again("--ranks=4")
 	}
 	m.follow("four ranks of each", func(v *view, e *engine) bool {
 		w := e.worker(v)
@@ -369,7 +405,8 @@ func (k kind) check(t *testing.T, w shownWorker) {
 			}
 		}
 	}
-	if partial := !strings.HasPrefix(k.name, "sglang") || k.dialect == "loadstat"; w.Partial != partial {
+	whole := strings.HasPrefix(k.name, "sglang") || k.name == native.name
+	if partial := !whole || k.dialect == "loadstat"; w.Partial != partial {
 		t.Errorf("%s is partial: %v, want %v", k.name, w.Partial, partial)
 	}
 }
@@ -402,6 +439,7 @@ func command(t *testing.T, args ...string) string {
 // The snapshot has each kind with its dialect, values, unknowns and freshness,
 // and the commands name the dialect.
 func TestKindsShown(t *testing.T) {
+	t.Parallel()
 	m := startMixed(t)
 	shown := m.snapshot()
 	if len(shown) != 2*len(kinds) {
@@ -410,15 +448,18 @@ func TestKindsShown(t *testing.T) {
 	list := command(t, "workers", "list", "--server=http://"+m.api)
 	for _, e := range m.victims {
 		e.kind.check(t, shown[e.url()])
+		if e.kind.name == native.name {
+			continue // It has no page to ask.
+		}
 		probed := strings.Fields(command(t, "probe", e.url()))
 		if i := slices.Index(probed, "dialect"); i < 0 || probed[i+1] != e.kind.dialect {
 			t.Errorf("the probe of %s names no dialect %s:\n%v", e.kind.name, e.kind.dialect, probed)
 		}
-		listed := func(line string) bool {
+		isRow := func(line string) bool {
 			words := strings.Fields(line)
 			return len(words) > 3 && words[0] == "127.0.0.1:"+e.port && slices.Contains(words, e.kind.dialect) && slices.Contains(words, "fresh")
 		}
-		if !slices.ContainsFunc(strings.Split(list, "\n"), listed) {
+		if !slices.ContainsFunc(strings.Split(list, "\n"), isRow) {
 			t.Errorf("%s with dialect %s is not listed:\n%s", e.url(), e.kind.dialect, list)
 		}
 	}
@@ -426,6 +467,7 @@ func TestKindsShown(t *testing.T) {
 
 // One demo shows the kinds in one snapshot.
 func TestDemoMixed(t *testing.T) {
+	t.Parallel()
 	demo := start(t, "demo", "--mixed", "--engines=11", "--api-listen=127.0.0.1:0", "--ingest-listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0", "--log-format=json")
 	line := demo.next(demo.out, func(l string) bool { return strings.Contains(l, "/v1/load_monitor/snapshot") })
 	address, _, _ := strings.Cut(line[strings.Index(line, "http://")+len("http://"):], "/")
@@ -452,9 +494,6 @@ func TestDemoMixed(t *testing.T) {
 		if seen[k.engine+" "+k.dialect] == 0 {
 			t.Errorf("no %s that uses %s: %v", k.name, k.dialect, seen)
 		}
-	}
-	if seen["sim native"] == 0 {
-		t.Errorf("no engine that registered itself: %v", seen)
 	}
 	demo.terminate(15 * time.Second)
 }
@@ -530,14 +569,14 @@ func TestEnginesPage(t *testing.T) {
 	}
 	page := string(text)
 	head := "| field |"
-	for _, k := range kinds {
+	for _, k := range listed {
 		head += " `" + k.name + "` |"
 	}
-	var listed []string
+	var fields []string
 	for _, row := range table(page, head) {
 		field := strings.Trim(row[0], "`")
-		listed = append(listed, field)
-		for i, k := range kinds {
+		fields = append(fields, field)
+		for i, k := range listed {
 			want := "yes"
 			if slices.Contains(k.unknown, field) {
 				want = "-"
@@ -547,9 +586,9 @@ func TestEnginesPage(t *testing.T) {
 			}
 		}
 	}
-	slices.Sort(listed)
-	if want := slices.Sorted(slices.Values(numbers)); !slices.Equal(listed, want) {
-		t.Errorf("the page lists the fields\n%v, want\n%v", listed, want)
+	slices.Sort(fields)
+	if want := slices.Sorted(slices.Values(numbers)); !slices.Equal(fields, want) {
+		t.Errorf("the page lists the fields\n%v, want\n%v", fields, want)
 	}
 	rows := map[string][]string{}
 	for _, row := range table(page, "| page | fields |") {

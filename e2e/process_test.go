@@ -23,8 +23,9 @@ import (
 	"github.com/loadplane/loadplane/proto/loadplane/v1/loadplanev1connect"
 )
 
-// program is the path of the built binary.
-var program string
+// program and beside are the paths of the built binaries: the service, and the
+// reporter that runs beside an engine.
+var program, beside string
 
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
 
@@ -35,8 +36,9 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	program = filepath.Join(dir, "loadplane")
-	if out, err := exec.Command("go", "build", "-o", program, "../cmd/loadplane").CombinedOutput(); err != nil {
+	program, beside = filepath.Join(dir, "loadplane"), filepath.Join(dir, "loadreporter")
+	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "../cmd/loadplane", "../cmd/loadreporter")
+	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "%s\n%v\n", out, err)
 		return 1
 	}
