@@ -61,7 +61,8 @@ func (n *Node) registration(s *source.Snapshot) *loadplanev1.RegisterRequest {
 
 // follow acts on each sample until ctx ends.
 func (n *Node) follow(ctx context.Context) {
-	f := follower{node: n, granted: make([]time.Duration, len(n.planes))}
+	// Planes were told nothing of the engine before the first sample.
+	f := follower{node: n, told: n.registration(&source.Snapshot{}), granted: make([]time.Duration, len(n.planes))}
 	for {
 		s, next := n.opts.Source.Latest()
 		f.see(&s)
@@ -77,6 +78,7 @@ func (n *Node) follow(ctx context.Context) {
 type follower struct {
 	node *Node
 	last source.Snapshot
+	// told is what planes were told of the engine last.
 	told *loadplanev1.RegisterRequest
 	// status is the verdict on the last sample.
 	status store.Status
@@ -130,7 +132,7 @@ func (f *follower) tellFacts(s *source.Snapshot) {
 		return
 	}
 	now := f.node.registration(s)
-	if f.told != nil && !proto.Equal(f.told, now) {
+	if !proto.Equal(f.told, now) {
 		for _, p := range f.node.planes {
 			p.reporter.Update(proto.CloneOf(now))
 		}
