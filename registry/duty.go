@@ -84,6 +84,7 @@ func (u *duty) next(ctx context.Context) (e ending, over bool) {
 		u.session.over = true
 		return u.ended(ctx, reason)
 	case reason := <-u.rival.done():
+		u.rival.session.over = true
 		u.lost(ctx, reason)
 	case <-u.rival.outOfTime():
 		u.lost(ctx, "")

@@ -70,15 +70,14 @@ func (u *duty) lost(ctx context.Context, reason store.Reason) {
 	r, w := u.rival, u.w
 	shown, stays := w.withdraw(r.dialect)
 	if stays {
-		if reason != "" {
+		if r.session.over {
+			r.session.over = false
 			r.session.done <- reason // it is now that of the session in use
 		}
 		u.promote()
 		return
 	}
-	if r.timer.Stop(); reason != "" {
-		r.session.over = true
-	}
+	r.timer.Stop()
 	r.session.end()
 	u.rival = nil
 	if i := place(u.c.offers, r.dialect); i < len(u.c.offers) {
