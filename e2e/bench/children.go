@@ -32,12 +32,16 @@ func serveChild(name string, in io.Reader, out io.Writer) error {
 
 // children are the processes, by name: what they answer and how they end.
 var children = map[string]func() (map[string]child.Role, func()){
-	"server":  serverChild,
-	"engines": enginesChild,
-	"pages":   pagesChild,
-	"readers": readersChild,
-	"router":  routerChild,
-	"views":   viewsChild,
+	"server":   serverChild,
+	"engines":  enginesChild,
+	"pages":    pagesChild,
+	"readers":  readersChild,
+	"router":   routerChild,
+	"views":    viewsChild,
+	"sim":      simChild,
+	"receiver": receiverChild,
+	"bare":     bareChild,
+	"flood":    floodChild,
 }
 
 // awaited are numbers of workers to wait for.
@@ -166,7 +170,7 @@ func routerChild() (map[string]child.Role, func()) {
 			runs.Go(func() { _ = r.Run(ctx, "http://"+c.Server) }) // Ages has its error.
 			return nil
 		}),
-		"record": child.Does(func(child.Nothing) error { r.Record(); return nil }),
+		"record": child.Does(func(interval time.Duration) error { r.Record(interval); return nil }),
 		"ages": child.Takes(func(child.Nothing) (engine.Ages, error) {
 			a := r.Ages()
 			if a.Failure != "" {

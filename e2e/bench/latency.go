@@ -72,7 +72,7 @@ func (b *bench) ages(sc *scenario, readers, router *child.Process, profile strin
 	if err := readers.Do("received", child.Nothing{}, &before); err != nil {
 		return nil, err
 	}
-	if err := router.Do("record", child.Nothing{}, nil); err != nil {
+	if err := router.Do("record", time.Second/time.Duration(b.hertz), nil); err != nil {
 		return nil, err
 	}
 	spent, err := sc.profiled(profile)

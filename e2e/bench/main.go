@@ -45,6 +45,8 @@ type size struct {
 	rounds            int
 	workers, watchers int
 	polled            polledSize
+	pulses            []pulse
+	flooded           floodedSize
 }
 
 func (c config) size() size {
@@ -53,12 +55,21 @@ func (c config) size() size {
 			streams: 20, rate: 500, ranks: []int{2}, engines: 10, hertz: 10, readers: 4, views: []int{200},
 			rounds: 3, workers: 50, watchers: 10,
 			polled: polledSize{engines: 10, ranks: 2, black: 2, drip: 2, interval: 100 * time.Millisecond},
+			pulses: []pulse{
+				{10 * time.Millisecond, dialectNative, 1}, {100 * time.Millisecond, dialectPush, 4},
+			},
+			flooded: floodedSize{engines: 5, ranks: 2, hertz: 10, times: 4},
 		}
 	}
 	return size{
 		streams: 1000, rate: 20_000, ranks: []int{1, 8}, engines: 500, hertz: 10, readers: 99, views: []int{1000, 10_000},
 		rounds: 51, workers: 5_000, watchers: 1_000,
 		polled: polledSize{engines: 200, ranks: 3, black: 20, drip: 20, interval: time.Second},
+		pulses: []pulse{
+			{10 * time.Millisecond, dialectNative, 1}, {100 * time.Millisecond, dialectNative, 3},
+			{100 * time.Millisecond, dialectPush, 3}, {time.Second, dialectNative, 4},
+		},
+		flooded: floodedSize{engines: 100, ranks: 8, hertz: 10, times: 1},
 	}
 }
 
@@ -86,6 +97,9 @@ var parts = []part{
 	{"memory", (*bench).memory},
 	{"poll", (*bench).poll},
 	{"slow", (*bench).slow},
+	{"reporter", (*bench).reporter},
+	{"cadence", (*bench).cadence},
+	{"flood", (*bench).flood},
 }
 
 func main() {

@@ -31,6 +31,7 @@ func TestShort(t *testing.T) {
 		"an idle connection with a stream", "an idle watcher", "A SHORT RUN",
 		"CPU of line-saturated-plane-2-ranks.pprof", "CPU of latency-plane.pprof", "CPU of poll-paced-plane.pprof",
 		"prometheus/common / plane, pushed", "plane, polled / transfer", "some slow / none slow", "off the interval p99 ms",
+		"loadreporter / bare loop, sent", "loadreporter / bare loop, ticks", "10 kHz / nothing", "never read / nothing", "giant frames / nothing",
 	} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("the table lacks %q", want)
@@ -47,6 +48,8 @@ func TestShort(t *testing.T) {
 		}
 	}
 	wantPolls(t, readRecords(t, lines))
+	wantReporter(t, readRecords(t, lines))
+	wantFlood(t, readRecords(t, lines))
 	t.Log(table.String())
 }
 
@@ -77,6 +80,63 @@ func wantPolls(t *testing.T, records []measurement) {
 		if seen[of] != want {
 			t.Errorf("%d measurements of %q, want %d", seen[of], of, want)
 		}
+	}
+}
+
+// wantReporter checks that the load reporter was there and reported what it
+// should, at toy size.
+func wantReporter(t *testing.T, records []measurement) {
+	t.Helper()
+	cases := 0
+	for _, rec := range records {
+		switch rec.Part {
+		case "reporter":
+			cases++
+			v := rec.Values
+			if v["reports/s"] == 0 || v["reports/s"] > 50 || v["resident MiB"] < 1 || v["peak resident MiB"] < v["resident MiB"] {
+				t.Errorf("%s: %v", rec.Case, v)
+			}
+			if strings.Contains(rec.Case, "vllm") && v["bytes of /metrics"] < 90_000 {
+				t.Errorf("%s: a page of %g bytes", rec.Case, v["bytes of /metrics"])
+			}
+		case "cadence":
+			if rec.Values["intervals"] < 1 {
+				t.Errorf("%s of %s: %v", rec.Case, rec.Of, rec.Values)
+			}
+		}
+	}
+	if cases != len(reported) {
+		t.Errorf("%d cases of the load reporter, want %d", cases, len(reported))
+	}
+}
+
+// wantFlood checks that each of those that flood did so, and that the others
+// were all heard.
+func wantFlood(t *testing.T, records []measurement) {
+	t.Helper()
+	speak := map[string][]string{
+		"nothing": nil, "never read": {"native"}, "10 kHz": {"monitor", "loadstat", "native"}, "giant frames": {"monitor", "loadstat", "native"},
+	}
+	for _, rec := range records {
+		if rec.Part != "flood" {
+			continue
+		}
+		dialects, ok := speak[rec.Of]
+		if !ok || rec.Values["engines seen"] != 5 || rec.Values["intervals"] < 1 {
+			t.Errorf("%s: %v", rec.Of, rec.Values)
+		}
+		for _, d := range dialects {
+			if rec.Values["frames sent, "+d] == 0 {
+				t.Errorf("%s: the engine of dialect %s sent nothing", rec.Of, d)
+			}
+		}
+		if rec.Of != "nothing" && rec.Values["connections made"] < 3 {
+			t.Errorf("%s: %v connections", rec.Of, rec.Values["connections made"])
+		}
+		delete(speak, rec.Of)
+	}
+	if len(speak) > 0 {
+		t.Errorf("not measured: %v", speak)
 	}
 }
 

@@ -70,8 +70,8 @@ type slowRun struct {
 }
 
 func (b *bench) addSlow(sc *scenario, r slowRun) error {
-	if want := sc.answering(); r.seen.Engines != want || r.seen.Count == 0 {
-		return fmt.Errorf("%d of %d engines were polled, %d intervals recorded", r.seen.Engines, want, r.seen.Count)
+	if want := sc.answering(); r.seen.Sources != want || r.seen.Count == 0 {
+		return fmt.Errorf("%d of %d engines were polled, %d intervals recorded", r.seen.Sources, want, r.seen.Count)
 	}
 	v := r.spent.values()
 	v[report.OffP50], v[report.OffP99], v["off the interval max ms"] = milli(r.seen.P50), milli(r.seen.P99), milli(r.seen.Max)

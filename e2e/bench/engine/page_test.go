@@ -102,7 +102,7 @@ func TestPages(t *testing.T) {
 		write(t, well, metricsPath)
 	}
 	// The record does not hold the request that was sent last.
-	if v := p.Intervals(); v.Count < 2 || v.Served < 3 || v.Engines != 1 || v.Most != 3 || v.Open != 3 || v.P50 == 0 {
+	if v := p.Intervals(); v.Count < 2 || v.Events < 3 || v.Sources != 1 || v.Most != 3 || v.Open != 3 || v.P50 == 0 {
 		t.Errorf("got %+v", v)
 	}
 	if p.Size() < 40_000 {

@@ -8,11 +8,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/loadplane/loadplane/e2e/bench/gaps"
 )
 
 const (
@@ -43,14 +42,11 @@ type Pages struct {
 	ln   net.Listener
 	page *page
 
-	mu     sync.Mutex
-	conns  map[net.Conn]bool
-	most   int
-	last   map[int]int64
-	since  int64
-	served int64
-	errs   *hdrhistogram.Histogram
-	gaps   *hdrhistogram.Histogram
+	asked *gaps.Recorder[int]
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	most  int
 }
 
 // OpenPages binds the port of the engines. Close gives it back.
@@ -63,14 +59,8 @@ func OpenPages(spec PagesSpec) (*Pages, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Pages{
-		spec: spec, ln: ln, page: p, conns: map[net.Conn]bool{}, last: map[int]int64{}, since: never,
-		errs: newHistogram(), gaps: newHistogram(),
-	}, nil
+	return &Pages{spec: spec, ln: ln, page: p, asked: gaps.New[int](), conns: map[net.Conn]bool{}}, nil
 }
-
-// never is a time that does not come.
-const never = 1 << 62
 
 // Size is the length of a page in bytes.
 func (p *Pages) Size() int { return p.page.size }
@@ -177,7 +167,7 @@ func (p *Pages) answer(c net.Conn, i int) {
 		out := notFound
 		switch path {
 		case metricsPath:
-			p.note(i)
+			p.asked.Note(i, Now())
 			out = sheet.patched()
 		case healthPath:
 			out = healthy
@@ -215,44 +205,18 @@ func readRequest(in *bufio.Reader) (path string, err error) {
 	}
 }
 
-// note records when an engine was asked for its page.
-func (p *Pages) note(i int) {
-	now := Now()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.served++
-	before, ok := p.last[i]
-	p.last[i] = now
-	if !ok || before < p.since {
-		return
-	}
-	gap := now - before
-	off := gap - p.spec.Interval.Microseconds()
-	_ = p.gaps.RecordValue(min(gap, MaxTime)) // It fits.
-	_ = p.errs.RecordValue(min(max(off, -off, 1), MaxTime))
-}
-
 // Record begins to record the intervals that begin from now on.
 func (p *Pages) Record() {
+	p.asked.Record(p.spec.Interval, Now())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.since, p.served, p.most = Now(), 0, len(p.conns)
-	p.errs.Reset()
-	p.gaps.Reset()
+	p.most = len(p.conns)
 }
 
-// Intervals says how engines were asked since Record. Times are microseconds.
-// It is a plain value.
+// Intervals says how engines were asked for their pages since Record. It is a
+// plain value.
 type Intervals struct {
-	// Served is how many pages were answered, Count how many intervals lie
-	// between them, Engines how many engines were ever asked for a page and
-	// answered.
-	Served, Count int64
-	Engines       int
-	// P50, P99 and Max are how far the intervals were off the wanted one,
-	// above or below; Longest is the longest interval, up to now also of those
-	// that have not ended.
-	P50, P99, Max, Longest int64
+	gaps.Seen
 	// Most is how many connections were open at once, Open how many are now.
 	Most, Open int
 }
@@ -261,15 +225,5 @@ type Intervals struct {
 func (p *Pages) Intervals() Intervals {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v := Intervals{
-		Served: p.served, Count: p.errs.TotalCount(), Engines: len(p.last), Most: p.most, Open: len(p.conns),
-		P50: p.errs.ValueAtQuantile(50), P99: p.errs.ValueAtQuantile(99), Max: p.errs.Max(), Longest: p.gaps.Max(),
-	}
-	now := Now()
-	waits := []int64{v.Longest}
-	for _, at := range p.last {
-		waits = append(waits, now-at)
-	}
-	v.Longest = slices.Max(waits)
-	return v
+	return Intervals{Seen: p.asked.Seen(Now()), Most: p.most, Open: len(p.conns)}
 }

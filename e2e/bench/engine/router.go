@@ -8,6 +8,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/loadplane/loadplane/client"
+	"github.com/loadplane/loadplane/e2e/bench/gaps"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"github.com/loadplane/loadplane/proto/loadplane/v1/loadplanev1connect"
 )
@@ -21,10 +22,14 @@ type Router struct {
 	ages   *hdrhistogram.Histogram
 	deltas uint64
 	err    error
+	// came are the reports as they came into the view, by worker.
+	came *gaps.Recorder[string]
 }
 
 // NewRouter returns a router that records nothing before Record.
-func NewRouter() *Router { return &Router{since: 1 << 62, ages: newHistogram()} }
+func NewRouter() *Router {
+	return &Router{since: 1 << 62, ages: newHistogram(), came: gaps.New[string]()}
+}
 
 // Run watches an API until ctx ends.
 func (r *Router) Run(ctx context.Context, url string) error {
@@ -73,14 +78,19 @@ func (r *Router) note(changed []*pb.Worker) {
 			continue
 		}
 		due := w.GetRanks()[0].GetNumTotalTokens() - StampBase
+		if due > 0 { // Others do not count.
+			r.came.Note(w.GetWorkerId(), now)
+		}
 		if due >= r.since {
 			_ = r.ages.RecordValue(min(max(now-due, 1), MaxTime)) // It fits.
 		}
 	}
 }
 
-// Record begins to record the reports that are due from now on.
-func (r *Router) Record() {
+// Record begins to record the reports that are due from now on, an interval
+// apart.
+func (r *Router) Record(interval time.Duration) {
+	r.came.Record(interval, Now())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.since, r.deltas = Now(), 0
@@ -93,6 +103,8 @@ type Ages struct {
 	Count, P50, P99, P999, Max int64
 	// Messages is how many came.
 	Messages uint64
+	// Gaps are the times between two reports of an engine in the view.
+	Gaps gaps.Seen
 	// Failure is what ended the watch; empty while it lasts.
 	Failure string
 }
@@ -102,7 +114,7 @@ func (r *Router) Ages() Ages {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := Ages{
-		Count: r.ages.TotalCount(), Max: r.ages.Max(), Messages: r.deltas,
+		Count: r.ages.TotalCount(), Max: r.ages.Max(), Messages: r.deltas, Gaps: r.came.Seen(Now()),
 		P50: r.ages.ValueAtQuantile(50), P99: r.ages.ValueAtQuantile(99), P999: r.ages.ValueAtQuantile(99.9),
 	}
 	if r.err != nil {

@@ -28,11 +28,34 @@ const (
 	BytesUs     = "us, bytes"
 )
 
-// Names of values of the parts that poll: how far the times between two polls
-// of one engine are off the wanted interval, milliseconds.
+// Names of values of the parts with intervals: how far the times between two
+// polls or reports of one engine are off the wanted interval, milliseconds.
 const (
 	OffP50 = "off the interval p50 ms"
 	OffP99 = "off the interval p99 ms"
+)
+
+// Names of values of the processes that are measured from outside.
+const (
+	CorePercent = "CPU % of a core"
+	ResidentMiB = "resident MiB"
+	PeakMiB     = "peak resident MiB"
+)
+
+// Names of what is measured in part cadence: the load reporter, a bare loop
+// that sends to the same receiver, and the ticks of that loop.
+const (
+	Loadreporter = "loadreporter"
+	BareSent     = "bare loop, sent"
+	BareTicks    = "bare loop, ticks"
+)
+
+// Names of what engines do to a plane in part flood.
+const (
+	NoFlood  = "nothing"
+	Frequent = "10 kHz"
+	Deaf     = "never read"
+	Giant    = "giant frames"
 )
 
 // Names of what is measured in the parts that poll.
@@ -117,6 +140,19 @@ var ratios = []ratio{
 	{"poll", Pushed, ReportCPU, Stock, ReportCPU},
 	{"slow", SomeSlow, OffP50, NoneSlow, OffP50},
 	{"slow", SomeSlow, OffP99, NoneSlow, OffP99},
+	{"cadence", Loadreporter, OffP50, BareSent, OffP50},
+	{"cadence", Loadreporter, OffP99, BareSent, OffP99},
+	{"cadence", Loadreporter, OffP50, BareTicks, OffP50},
+	{"cadence", Loadreporter, OffP99, BareTicks, OffP99},
+	{"flood", Frequent, OffP50, NoFlood, OffP50},
+	{"flood", Frequent, OffP99, NoFlood, OffP99},
+	{"flood", Frequent, ResidentMiB, NoFlood, ResidentMiB},
+	{"flood", Deaf, OffP50, NoFlood, OffP50},
+	{"flood", Deaf, OffP99, NoFlood, OffP99},
+	{"flood", Deaf, ResidentMiB, NoFlood, ResidentMiB},
+	{"flood", Giant, OffP50, NoFlood, OffP50},
+	{"flood", Giant, OffP99, NoFlood, OffP99},
+	{"flood", Giant, ResidentMiB, NoFlood, ResidentMiB},
 }
 
 // Table prints everything: ratios first, then numbers.
