@@ -30,13 +30,13 @@ func Code(reason store.Reason) (codes.Code, bool) {
 	case registry.ReasonShuttingDown, registry.ReasonNotSynced:
 		return codes.Unavailable, true
 	case ReasonMessageTooLarge, ReasonTooManyStreams, ReasonStreamRate, ReasonCallRate, ReasonReportRate, ReasonAnswersUnread,
-		registry.ReasonTooManyWorkers:
+		registry.ReasonTooManyWorkers, registry.ReasonTooManyLeases:
 		return codes.ResourceExhausted, true
 	case registry.ReasonWorkerRemoved, registry.ReasonIdentityChanged, registry.ReasonUnknownLease, registry.ReasonLeaseExpired:
 		return codes.NotFound, true
 	case registry.ReasonSuperseded:
 		return codes.Aborted, true
-	case registry.ReasonRetired:
+	case registry.ReasonRetired, registry.ReasonUnsteady:
 		return codes.FailedPrecondition, true
 	case registry.ReasonLeaseHeld:
 		return codes.AlreadyExists, true

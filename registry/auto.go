@@ -18,6 +18,10 @@ type chooser struct {
 	// that was tried in vain is not offered any more.
 	offers []Offer
 	again  backoff
+	// fell is when a dialect was last left because it was silent, and back how
+	// long it was left alone then.
+	fell time.Time
+	back time.Duration
 }
 
 // auto finds a dialect, keeps to it while it works, and begins anew when it
@@ -49,14 +53,15 @@ func (c *chooser) welcome(ctx context.Context) {
 }
 
 // heed leaves an engine alone for which a registered reporter speaks, until its
-// lease ended or nothing was heard of it for long.
+// lease ended or it is silent. Its stream may still speak then, until another
+// dialect is heard.
 func (c *chooser) heed(ctx context.Context) {
 	w := c.w
 	drain(w.pushed)
 	w.explain("native: a reporter registered")
 	w.wonderNow()
 	for ctx.Err() == nil && w.hasTurn(store.DialectNative) {
-		left := w.quietIn()
+		left := w.silentIn()
 		if (left <= 0 || !w.leased()) && w.pass(store.DialectNative, store.DialectUnspecified) {
 			break
 		}

@@ -174,6 +174,7 @@ func (b *Binding) Admit(l *store.Load) error {
 	v := w.judge(w.last, l)
 	if v.accepts() {
 		w.accept(v, l)
+		w.reclaim(b)
 		w.slot.Offer(b.generation, l)
 	}
 	w.mu.Unlock()
@@ -183,6 +184,15 @@ func (b *Binding) Admit(l *store.Load) error {
 		return why
 	}
 	return nil
+}
+
+// Heard returns when the report was received that was accepted last of the
+// worker; 0 for never. After Admit it is that of a report whose sequence was
+// newer.
+func (b *Binding) Heard() store.Instant {
+	b.w.mu.Lock()
+	defer b.w.mu.Unlock()
+	return b.w.accepted
 }
 
 // Ended closes when the stream lost its right; Err then says why.
@@ -206,9 +216,8 @@ func (b *Binding) Close() {
 	w.mu.Lock()
 	mine := w.bound == b
 	if mine {
-		w.bound = nil
+		w.unbind()
 		w.slot.Bind(w.stream(""))
-		w.reg.metrics.bound.Dec()
 	}
 	w.mu.Unlock()
 	if mine {

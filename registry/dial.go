@@ -163,14 +163,20 @@ func unasked(d store.Dialect) bool { return d == store.DialectPush || d == store
 // pass gives the turn from one dialect to another and says whether it could: a
 // stream that came by itself keeps it while it is bound and heard.
 func (w *worker) pass(from, to store.Dialect) bool {
-	lately := w.reg.clock.Now().Add(-w.reg.opts.quietFor())
+	patience := w.reg.opts.quietFor()
+	if from == store.DialectNative {
+		patience = w.reg.opts.StaleAfter
+	}
+	now := w.reg.clock.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	speaks := w.bound != nil && w.bound.claim.dialect == from && w.accepted >= lately
+	speaks := w.bound != nil && w.bound.claim.dialect == from && w.accepted > now.Add(-patience)
 	if w.turn != from || (unasked(from) && speaks) {
 		return false
 	}
-	w.turn = to
+	if w.turn = to; from == store.DialectNative && w.lease != "" {
+		w.doubt.begin(now, w.reg.opts.StaleAfter)
+	}
 	return true
 }
 

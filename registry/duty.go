@@ -49,6 +49,13 @@ type duty struct {
 	recheck <-chan time.Time
 	// rival is on trial beside d; nil for none.
 	rival *rival
+	// fellBack is when a fallback last began, nextAsk when the engine may be
+	// asked for one, and asks the time between two such questions.
+	fellBack store.Instant
+	nextAsk  time.Time
+	asks     backoff
+	// look is when the facts of an engine that is polled are asked for.
+	look *time.Timer
 }
 
 // serve runs the dialer of a dialect that has the turn. An engine whose
@@ -58,6 +65,7 @@ func (c *chooser) serve(ctx context.Context, d store.Dialect) ending {
 	c.w.forgetShown()
 	u := &duty{c: c, w: c.w, d: d, trial: c.w.newTrial()}
 	u.deadline = time.NewTimer(time.Until(u.trial.until))
+	u.look = time.NewTimer(nextLook())
 	u.session = c.begin(ctx, d)
 	u.recheck = c.recheck(d)
 	defer u.close()
@@ -72,6 +80,7 @@ func (c *chooser) serve(ctx context.Context, d store.Dialect) ending {
 func (u *duty) close() {
 	u.dismiss()
 	u.deadline.Stop()
+	u.look.Stop()
 	u.session.end()
 	u.w.pass(u.d, store.DialectUnspecified)
 }
@@ -91,7 +100,16 @@ func (u *duty) next(ctx context.Context) (e ending, over bool) {
 	case <-w.pushed:
 		return ending{}, !u.promote() && !w.hasTurn(u.d)
 	case <-u.deadline.C:
-		return u.overdue()
+		return u.overdue(ctx)
+	case <-w.failing:
+		if u.trial.check(w) {
+			u.fallBack(ctx)
+		}
+	case <-u.look.C:
+		if u.d == store.DialectPoll {
+			w.wonderNow()
+		}
+		u.look.Reset(nextLook())
 	case <-w.detailed:
 		u.c.detail(u.d)
 	case <-w.back:
@@ -130,7 +148,7 @@ func (u *duty) ended(ctx context.Context, reason store.Reason) (ending, bool) {
 // overdue ends the use of a dialect in which the engine was not heard in time,
 // or, where its dialer waits for an engine that sends by itself, not for long.
 // A dialer that asks knows by itself why there is no answer.
-func (u *duty) overdue() (ending, bool) {
+func (u *duty) overdue(ctx context.Context) (ending, bool) {
 	w := u.w
 	if !u.trial.check(w) {
 		if more := u.trial.more(w); more > 0 {
@@ -142,7 +160,7 @@ func (u *duty) overdue() (ending, bool) {
 			return ending{}, false
 		}
 		if left := w.quietIn(); left > 0 {
-			u.deadline.Reset(left)
+			u.watch(ctx, left)
 			return ending{}, false
 		}
 		w.reg.log.Warn("engine is silent", "worker", w.id, "dialect", u.d.String())

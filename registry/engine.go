@@ -47,7 +47,7 @@ type LoadStat struct {
 	Host string
 	// Port is that of rank 0; rank r has Port + r.
 	Port int
-	// Topic is the first frame of each message.
+	// Topic is the first frame of each message; empty for the usual one.
 	Topic string
 	// Ranks is the number of sockets.
 	Ranks int
@@ -262,6 +262,9 @@ func (w *worker) open(c bid, first *store.Load) (b *Binding, overtook *Way, why 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	rival := w.rival == c.dialect && w.turn != c.dialect
+	if rival && w.rivalSince != 0 && w.accepted > w.rivalSince {
+		return nil, nil, superseded()
+	}
 	if w.turn != c.dialect && !rival {
 		return nil, nil, superseded()
 	}
@@ -317,5 +320,6 @@ func (w *worker) forgetShown() {
 	defer w.mu.Unlock()
 	w.firstShown, w.detail = time.Time{}, ""
 	drain(w.back)
+	drain(w.failing)
 	drain(w.detailed)
 }

@@ -65,8 +65,13 @@ func TestBug52FactsAreAskedUntilKnown(t *testing.T) {
 					t.Errorf("asked %d times", n)
 				}
 				p.after(time.Hour)
-				if s.asks() != len(asked) {
-					t.Error("asked on although all is known")
+				more, least, most := s.asks()-len(asked), 0, 0
+				if dialect == "auto" {
+					// One that is polled is looked at about once a minute.
+					least, most = 49, 76
+				}
+				if more < least || more > most {
+					t.Errorf("asked %d times in an hour although all is known", more)
 				}
 			})
 		})
@@ -103,9 +108,9 @@ func TestFactsAreAskedOnceForEachSource(t *testing.T) {
 		return ReasonInstanceChanged
 	}
 	scripted(t, s, []string{testWorker}, func(p *plane) {
-		p.after(61 * time.Second)
-		if s.sessions() != 7 || s.asks() != 3 {
-			t.Errorf("%d questions about 4 instances of %d sessions", s.asks(), s.sessions())
+		p.after(41 * time.Second)
+		if s.sessions() != 5 || s.asks() != 2 {
+			t.Errorf("%d questions about 3 instances of %d sessions", s.asks(), s.sessions())
 		}
 	})
 }

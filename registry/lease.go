@@ -152,6 +152,9 @@ func (r *Registry) bindLease(id string, c *Claim, first *store.Load) (*Binding, 
 	c.Addr, c.Role = w.url, store.RoleUnspecified
 	w.mu.Lock()
 	why := w.checkPeer(c.Peer.Addr())
+	if why == nil {
+		why = w.unsteady(first.Received)
+	}
 	var b *Binding
 	if why == nil {
 		b, why = w.take(bid{Claim: *c, origin: w.origin, dialect: store.DialectNative, lease: id}, first)
@@ -166,15 +169,24 @@ func (r *Registry) bindLease(id string, c *Claim, first *store.Load) (*Binding, 
 // Granted returns what a lease is granted now, and a channel that closes when
 // that changed or the lease ended; a *Refusal says that it did.
 func (r *Registry) Granted(id string) (Grant, <-chan struct{}, error) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	l := r.leases.Get(id)
-	if l == nil {
+	g, changed := r.grantOf(id)
+	if changed == nil {
 		why := unknownLease()
 		r.refuse(nil, why)
 		return Grant{}, nil, why
 	}
-	return Grant(l.Grant), l.Changed(), nil
+	return g, changed, nil
+}
+
+// grantOf returns a nil channel for no lease.
+func (r *Registry) grantOf(id string) (Grant, <-chan struct{}) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	l := r.leases.Get(id)
+	if l == nil {
+		return Grant{}, nil
+	}
+	return Grant(l.Grant), l.Changed()
 }
 
 func unknownLease() *Refusal {

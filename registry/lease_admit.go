@@ -26,6 +26,8 @@ type tenant struct {
 	// alone says that no discovery listed the worker when the lease began: it is
 	// there for as long as the lease is.
 	alone bool
+	// from is the address that it was registered from.
+	from netip.Prefix
 }
 
 // found returns the tenant's worker as discovery would list it.
@@ -37,7 +39,9 @@ func (t *tenant) found() found {
 
 // newBook returns the book of leases that the options ask for.
 func (o *Options) newBook() *lease.Book {
-	return lease.NewBook(lease.Limits{TTL: o.Lease, MaxInterval: o.StaleAfter / 3, MaxRate: o.MaxReportsPerSecond})
+	return lease.NewBook(lease.Limits{
+		TTL: o.Lease, BriefTTL: 2 * o.StaleAfter, MaxInterval: o.StaleAfter / 3, MaxRate: o.MaxReportsPerSecond,
+	})
 }
 
 // applicant is a registration that was examined.
@@ -133,6 +137,7 @@ func (w *worker) vouch(peer netip.Addr, found []netip.Addr) *Refusal {
 func (r *Registry) admit(a *applicant) (Lease, []ended, *Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.countStreams()
 	w, t := r.keepers[a.spec.Origin], r.tenants[a.spec.Origin]
 	if why := r.mayRegister(a, w, t); why != nil {
 		return Lease{}, nil, why
@@ -182,6 +187,8 @@ func (r *Registry) mayRegister(a *applicant, w *worker, t *tenant) *Refusal {
 		return unknownLease()
 	case t == nil && r.leases.Len() >= r.opts.MaxWorkers:
 		return tooManyWorkers()
+	case t == nil && r.keepers[a.spec.Origin] == nil:
+		return r.crowded(a)
 	}
 	return nil
 }
@@ -220,24 +227,26 @@ func (w *worker) heardBy(id string) bool {
 // of t, nil for none, and ends the stream of that.
 func (r *Registry) grant(a *applicant, w *worker, t *tenant) (*tenant, []ended) {
 	now := time.Now()
-	wish := lease.Wish{TTL: a.TTL, Interval: cmp.Or(a.Interval, r.usualInterval(w))}
+	alone := w == nil || (t != nil && t.alone)
+	wish := lease.Wish{TTL: a.TTL, Interval: cmp.Or(a.Interval, r.usualInterval(w)), Brief: alone}
 	if t != nil && t.lease.ID == a.LeaseID {
 		r.leases.Renew(t.lease, wish, now)
 		t.spec, t.engine, t.version = a.spec, a.Engine, a.Version
 		r.metrics.tenancy(leaseRenewed)
 		return t, nil
 	}
-	alone := w == nil || (t != nil && t.alone)
 	var streams []ended
 	if t != nil {
+		r.crowd.leave(t)
 		streams = w.vacate(t.lease.ID, superseded())
 		r.metrics.tenancy(leaseReplaced)
 	}
 	t = &tenant{
 		lease: r.leases.Begin(a.spec.Origin, wish, now), alone: alone,
-		spec: a.spec, engine: a.Engine, version: a.Version,
+		spec: a.spec, engine: a.Engine, version: a.Version, from: from(a.Peer.Addr()),
 	}
 	r.tenants[a.spec.Origin] = t
+	r.crowd.enter(t)
 	r.metrics.tenancy(leaseGranted)
 	return t, streams
 }

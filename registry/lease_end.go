@@ -58,6 +58,7 @@ func (r *Registry) keepTenants(d *store.Discovery) {
 		}
 		r.leases.End(t.lease)
 		delete(r.tenants, origin)
+		r.crowd.leave(t)
 		r.metrics.tenancy(leaseWithdrawn)
 	}
 	r.balance(d)
@@ -68,6 +69,7 @@ func (r *Registry) keepTenants(d *store.Discovery) {
 func (r *Registry) release(t *tenant, why *Refusal, d *store.Discovery) []ended {
 	r.leases.End(t.lease)
 	delete(r.tenants, t.spec.Origin)
+	r.crowd.leave(t)
 	w := r.keepers[t.spec.Origin]
 	streams := w.vacate(t.lease.ID, why)
 	if w.unlisted() {
@@ -193,10 +195,12 @@ func (r *Registry) watchLeases(ctx context.Context) {
 	}
 }
 
-// endLeases ends the leases that are due, by one change of the store, and
-// returns the time until the next one is.
+// endLeases ends the leases that are due, by one change of the store, takes up
+// by which of the others streams speak, and returns the time until it is to be
+// called again.
 func (r *Registry) endLeases() time.Duration {
 	r.mu.Lock()
+	r.countStreams()
 	var d store.Discovery
 	var streams []ended
 	next := r.leases.Next()
@@ -205,11 +209,15 @@ func (r *Registry) endLeases() time.Duration {
 		streams = append(streams, r.release(t, endOf("the lease was not renewed in time"), &d)...)
 		r.metrics.tenancy(leaseExpired)
 	}
-	r.apply(&d)
 	wait := idleCheck
 	if next != nil {
 		wait = time.Until(next.Due)
 	}
+	if in, more := r.leases.Fade(time.Now()); more {
+		wait = min(wait, in)
+	}
+	r.balance(&d)
+	r.apply(&d)
 	r.mu.Unlock()
 	for _, e := range streams {
 		r.refuse(e.w, e.why)

@@ -103,7 +103,7 @@ func TestRegisteredWorkerLivesAsLongAsItsLease(t *testing.T) {
 			reg.Engine, reg.Version = "vllm", "0.9"
 		})
 		after, _ := p.st.Current()
-		if want := (Grant{testInterval, testLease, testLease / 3}); l.Grant != want || l.WorkerID != testWorker || len(l.ID) != 32 {
+		if want := (Grant{testInterval, 2 * testStale, 2 * testStale / 3}); l.Grant != want || l.WorkerID != testWorker || len(l.ID) != 32 {
 			t.Errorf("lease %+v", l)
 		}
 		e, _ := p.entry(testWorker)
@@ -118,9 +118,16 @@ func TestRegisteredWorkerLivesAsLongAsItsLease(t *testing.T) {
 			d.DialectWhy != "native: it registered itself" {
 			t.Errorf("diagnostics %+v", d)
 		}
-		wantIn(t, p, d.LeaseExpires, testLease-3*testSettle, testLease)
-		wantIn(t, p, d.NextRegistration, testLease/3-3*testSettle, testLease/3)
+		wantIn(t, p, d.LeaseExpires, 2*testStale-3*testSettle, 2*testStale)
+		wantIn(t, p, d.NextRegistration, 2*testStale/3-3*testSettle, 2*testStale/3)
+		_, brief, _ := p.Granted(l.ID)
 		b := p.bindLease(l, "s1", 7)
+		d = p.diagnostics(testWorker)
+		wantIn(t, p, d.LeaseExpires, testLease-5*testSettle, testLease)
+		wantIn(t, p, d.NextRegistration, testLease/3-5*testSettle, testLease/3)
+		if g, _, _ := p.Granted(l.ID); g != (Grant{testInterval, testLease, testLease / 3}) || !isClosed(brief) {
+			t.Errorf("granted %+v once it streams, told %v", g, isClosed(brief))
+		}
 		if e, live := p.entry(testWorker); e.Load == nil || live.Sequence != 7 {
 			t.Errorf("entry %+v", e)
 		}
@@ -131,12 +138,12 @@ func TestRegisteredWorkerLivesAsLongAsItsLease(t *testing.T) {
 		if err != nil || isClosed(changed) {
 			t.Errorf("granted: %v", err)
 		}
-		p.after(testLease - 4*testSettle)
+		p.after(testLease - 5*testSettle)
 		if p.listed() != 1 || isClosed(b.Ended()) || isClosed(changed) {
 			t.Error("ended before its time")
 		}
 		before, _ = p.st.Current()
-		p.after(5 * testSettle)
+		p.after(6 * testSettle)
 		wantRefusal(t, b.Err(), ReasonLeaseExpired, false)
 		if after, _ := p.st.Current(); after.Version != before.Version+1 || len(after.Entries) != 0 {
 			t.Errorf("version %d became %d, %d workers", before.Version, after.Version, len(after.Entries))
@@ -166,6 +173,7 @@ func TestRenewalKeepsTheWorker(t *testing.T) {
 	registered(t, func(p *plane) {
 		l := p.register(nil)
 		b := p.bindLease(l, "s1", 1)
+		l.Grant, _, _ = p.Granted(l.ID)
 		first, _ := p.entry(testWorker)
 		version := first.Version
 		for q := range uint64(20) {
@@ -631,14 +639,22 @@ func TestGrantsUnderLoad(t *testing.T) {
 				reg.Interval = time.Second
 			}
 		}
-		first := p.register(of(0))
+		speak := func(i int) Lease {
+			l := p.register(of(i))
+			if _, err := p.BindLease(l.ID, Claim{Source: fmt.Sprint(i), Peer: testPeer}, p.load(fmt.Sprint(i), 1)); err != nil {
+				t.Fatal(err)
+			}
+			p.settle()
+			return l
+		}
+		first := speak(0)
 		_, changed, err := p.Granted(first.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		leases := []Lease{first}
 		for i := range 19 {
-			leases = append(leases, p.register(of(1+i)))
+			leases = append(leases, speak(1+i))
 			if i == 8 && isClosed(changed) {
 				t.Error("told of a change below the limit")
 			}
@@ -733,9 +749,9 @@ func TestNativeStreamOfAnOpenDialect(t *testing.T) {
 						t.Errorf("%d calls while it is heard, %v", engine.count()-calls, b.Err())
 					}
 					if end == "silent" {
-						p.after(p.opts.quietFor() - 2*time.Second)
+						p.after(testStale - testInterval)
 						p.wantDialect(store.DialectNative, why)
-						p.after(3 * time.Second)
+						p.after(2 * time.Second)
 					} else {
 						_ = p.Deregister(l.ID, testPeer)
 						wantRefusal(t, b.Err(), ReasonLeaseExpired, false)
@@ -759,7 +775,7 @@ func TestNativeStreamThatReconnects(t *testing.T) {
 			b := p.bindLease(l, "s1", q)
 			p.after(time.Second)
 			b.Close()
-			p.after(5 * time.Second)
+			p.after(testStale/2 - 2*testSettle)
 		}
 		if e, _ := p.entry(testWorker); e.Worker.Dialect != store.DialectNative || s.probes() > 1 {
 			t.Errorf("dialect %s, %d probes", e.Worker.Dialect, s.probes())

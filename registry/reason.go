@@ -56,6 +56,13 @@ const (
 	ReasonRegistrationOff store.Reason = "registration_off"
 	// ReasonTooManyWorkers: there are as many workers as are allowed.
 	ReasonTooManyWorkers store.Reason = "too_many_workers"
+	// ReasonUnsteady: a reporter that was silent sends again, and another
+	// dialect is heard; its reports do not count before it has kept its
+	// interval for a while.
+	ReasonUnsteady store.Reason = "unsteady"
+	// ReasonTooManyLeases: the address has as many leases of workers that
+	// discovery does not list as are allowed.
+	ReasonTooManyLeases store.Reason = "too_many_leases"
 	// ReasonBadRegistration: the URL, another text or a time of a registration
 	// cannot be used.
 	ReasonBadRegistration store.Reason = "bad_registration"

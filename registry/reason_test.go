@@ -130,6 +130,11 @@ func leaseScenes() map[store.Reason]func(p *plane) error {
 			p.register(nil)
 			reg.Spec.URL = "http://10.0.0.1:2"
 		}),
+		ReasonTooManyLeases: registerWith(func(p *plane, reg *Registration) {
+			p.opts.MaxLeasesPerAddress = 1
+			p.register(nil)
+			reg.Spec.URL = "http://10.0.0.1:2"
+		}),
 		ReasonLeaseHeld: registerWith(func(p *plane, _ *Registration) { p.bindLease(p.register(nil), "s1", 1) }),
 		ReasonLeaseExpired: func(p *plane) error {
 			b := p.bindLease(p.register(nil), "s1", 1)
@@ -178,6 +183,7 @@ func TestEveryReasonIsProvoked(t *testing.T) {
 		})
 		provoked[string(reason)] = true
 	}
+	provoked[string(ReasonUnsteady)] = t.Run("unsteady", provokeUnsteady)
 	for reason, answer := range callScenes() {
 		t.Run(string(reason), func(t *testing.T) {
 			inBubble(t, []string{testWorker}, func(p *plane) {
@@ -203,6 +209,21 @@ func TestEveryReasonIsProvoked(t *testing.T) {
 			t.Errorf("no scene provokes %s", word)
 		}
 	}
+}
+
+// provokeUnsteady: a reporter that was silent comes back to an engine that is
+// polled.
+func provokeUnsteady(t *testing.T) {
+	scripted(t, &script{probe: offers(offered(store.DialectPoll))}, []string{testWorker}, func(p *plane) {
+		l := p.register(nil)
+		p.bindLease(l, "s1", 1)
+		p.after(testStale + time.Second)
+		_, err := p.tryBindLease(l, "s1", 2)
+		wantRefusal(t, err, ReasonUnsteady, true)
+		if got := p.refusals(ReasonUnsteady); got != 1 {
+			t.Errorf("counted %v times, want once", got)
+		}
+	})
 }
 
 func provokeOldSequence(t *testing.T) {

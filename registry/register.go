@@ -154,6 +154,9 @@ func (l *loop) settle(o outcome) {
 		delay = parkFor
 	default:
 		state, delay = StateRetrying, l.backoff.next()
+		if l.w.lapsed() {
+			delay = min(delay, max(minBackoff, l.w.reg.opts.StaleAfter/3))
+		}
 	}
 	if state != StateRetrying {
 		l.backoff = 0

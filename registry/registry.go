@@ -14,10 +14,15 @@ import (
 	"github.com/loadplane/loadplane/registry/lease"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 )
 
 // maxCredentialBytes bounds a token or CA file.
 const maxCredentialBytes = 1 << 20
+
+// Lines about workers that registered themselves: so many a second, and so many
+// at once.
+const arrivalLines, arrivalBurst = 5, 50
 
 // Options configure a Registry.
 type Options struct {
@@ -53,6 +58,13 @@ type Options struct {
 	// MaxReportsPerSecond bounds the reports of all registered reporters by the
 	// intervals that are granted; 0 means 20,000.
 	MaxReportsPerSecond float64
+	// MaxLeasesPerAddress bounds the workers that one address registers and no
+	// discovery lists; it may have half of MaxWorkers at most, but eight. An
+	// IPv6 address counts as its /64. 0 means DefaultMaxLeasesPerAddress.
+	MaxLeasesPerAddress int
+	// Exempt says which addresses that bound does not hold for; nil for those on
+	// loopback.
+	Exempt func(netip.Addr) bool
 	// TokenFile and CAFile are the credentials for engines; empty for none.
 	// They are read at every call.
 	TokenFile, CAFile string
@@ -98,6 +110,11 @@ type Registry struct {
 	shared   map[string]bool    // origins of duplicates
 	leases   *lease.Book
 	tenants  map[string]*tenant // by origin, one for each lease
+	crowd    crowd
+
+	streams leaseStreams
+	// arrivals bounds the lines about workers that register themselves.
+	arrivals *rate.Limiter
 }
 
 // New checks the options, the worker flags and the first reading of the
@@ -112,16 +129,18 @@ func New(opts Options) (*Registry, error) {
 	}
 	resolver := &net.Resolver{PreferGo: true}
 	r := &Registry{
-		opts:    opts,
-		log:     opts.Logger,
-		clock:   opts.Store.Options().Clock,
-		metrics: m,
-		curious: curiosity{wake: make(chan struct{}, 1)},
-		learned: make(chan struct{}, 1),
-		leased:  make(chan struct{}, 1),
-		leases:  opts.newBook(),
-		tenants: make(map[string]*tenant),
-		dial:    (&net.Dialer{Resolver: resolver}).DialContext,
+		opts:     opts,
+		log:      opts.Logger,
+		clock:    opts.Store.Options().Clock,
+		metrics:  m,
+		curious:  curiosity{wake: make(chan struct{}, 1)},
+		learned:  make(chan struct{}, 1),
+		leased:   make(chan struct{}, 1),
+		leases:   opts.newBook(),
+		tenants:  make(map[string]*tenant),
+		crowd:    make(crowd),
+		arrivals: rate.NewLimiter(arrivalLines, arrivalBurst),
+		dial:     (&net.Dialer{Resolver: resolver}).DialContext,
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return resolver.LookupNetIP(ctx, "ip", host)
 		},
@@ -132,8 +151,8 @@ func New(opts Options) (*Registry, error) {
 	return r, nil
 }
 
-// complete fills in defaults and names what is wrong.
-func (o *Options) complete() error {
+// fill fills in defaults.
+func (o *Options) fill() {
 	if o.CallTimeout == 0 {
 		o.CallTimeout = 2 * time.Second
 	}
@@ -143,14 +162,25 @@ func (o *Options) complete() error {
 	if o.MaxReportsPerSecond == 0 {
 		o.MaxReportsPerSecond = 20_000
 	}
+	if o.MaxLeasesPerAddress == 0 {
+		o.MaxLeasesPerAddress = DefaultMaxLeasesPerAddress
+	}
+	if o.Exempt == nil {
+		o.Exempt = netip.Addr.IsLoopback
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+}
+
+// complete fills in defaults and names what is wrong.
+func (o *Options) complete() error {
+	o.fill()
 	switch {
 	case o.Store == nil || o.ReportPort == nil:
 		return errors.New("options Store and ReportPort are required")
-	case o.CallTimeout < 0 || o.MaxWorkers < 0:
-		return errors.New("options CallTimeout and MaxWorkers must be positive")
+	case o.CallTimeout < 0 || o.MaxWorkers < 0 || o.MaxLeasesPerAddress < 0:
+		return errors.New("options CallTimeout, MaxWorkers and MaxLeasesPerAddress must be positive")
 	case o.ReporterPort < 0 || o.ReporterPort > maxPort:
 		return fmt.Errorf("ReporterPort %d is not a port", o.ReporterPort)
 	case o.Registration > RegistrationOff:

@@ -15,6 +15,8 @@ type rival struct {
 	dialect store.Dialect
 	session *session
 	timer   *time.Timer
+	// fallback says that it is not preferred to the one in use, which fails.
+	fallback bool
 }
 
 func (r *rival) done() <-chan store.Reason {
@@ -57,7 +59,7 @@ func (u *duty) invite(ctx context.Context, d store.Dialect) {
 	w := u.w
 	w.mu.Lock()
 	if w.turn == u.d {
-		w.rival, w.rivalWay = d, Way{}
+		w.rival, w.rivalWay, w.rivalSince = d, Way{}, 0
 	}
 	interval := w.def.Interval
 	w.mu.Unlock()
@@ -80,12 +82,15 @@ func (u *duty) lost(ctx context.Context, reason store.Reason) {
 	r.timer.Stop()
 	r.session.end()
 	u.rival = nil
-	if i := place(u.c.offers, r.dialect); i < len(u.c.offers) {
+	if i := place(u.c.offers, r.dialect); i < len(u.c.offers) && (!r.fallback || reason != ReasonSuperseded) {
 		e := ending{reason: reason, settled: refuses(reason)}
 		if !e.settled {
 			e.reason = cmp.Or(shown.Reason, reason, store.ReasonNoReport)
 		}
 		u.c.offers[i].fail(e)
+	}
+	if r.fallback {
+		return
 	}
 	u.challenge(ctx)
 	if w.hasTurn(u.d) {
@@ -118,12 +123,16 @@ func (u *duty) promote() bool {
 	}
 	u.session.end()
 	r.timer.Stop()
+	old := u.d
 	u.d, u.session, u.rival = r.dialect, r.session, nil
 	u.trial = w.newTrial()
 	u.trial.proven = true
-	u.deadline.Reset(w.reg.opts.quietFor())
-	u.c.explain()
+	u.deadline.Reset(w.reg.opts.StaleAfter)
 	u.recheck = u.c.recheck(u.d)
+	if r.fallback {
+		u.fell(old)
+	}
+	u.c.explain()
 	return true
 }
 

@@ -326,10 +326,12 @@ func TestSilentEngineIsProbedAnew(t *testing.T) {
 				}
 				one.silent.Store(true)
 				lost.Store(true)
-				p.after(p.opts.quietFor() - 2*time.Second)
+				p.after(testStale - testInterval - time.Millisecond)
 				p.wantDialect(d, d.String()+": offered (reports); poll: offered (asked)")
-				p.after(3 * time.Second)
+				p.after(testInterval + 2*testSettle)
 				p.wantHeard("polled-a")
+				p.wantDialect(poll, d.String()+": no_report (tried after reports); poll: offered (asked)")
+				p.noGap(minReturn + time.Second)
 				p.wantDialect(poll, d.String()+": unsupported (asked); poll: offered (asked)")
 				if one.running.Load() != 0 {
 					t.Error("the silent session goes on")

@@ -38,7 +38,12 @@ func (w *worker) show(way Way) {
 		return
 	}
 	if way.State != old.State || way.Reason != old.Reason {
-		w.lines.way.Do(func() { w.log(&way) })
+		w.lines.way.Do(func() {
+			// One that registers itself is new each time.
+			if !w.unlisted() || w.reg.arrivals.Allow() {
+				w.log(&way)
+			}
+		})
 		w.reg.metrics.moved(old.State, way.State)
 	}
 	w.slot.Diagnose(func(d *store.Diagnostics) {
@@ -93,6 +98,7 @@ func (w *worker) note(way Way) {
 	case since.IsZero():
 		w.refusedSince = time.Now()
 		since = w.refusedSince
+		poke(w.failing)
 	}
 	w.mu.Unlock()
 	if answered && !since.IsZero() {

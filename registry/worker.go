@@ -42,8 +42,9 @@ type worker struct {
 	// again soon, pushed that a stream came while another dialect had its
 	// turn, back that an engine answers that refused connections or says
 	// something else of its reporters, curious that the facts should be asked
-	// for sooner, detailed that detail changed.
-	changed, early, pushed, back, curious, detailed chan struct{}
+	// for sooner, detailed that detail changed,
+	// failing that connections began to be refused.
+	changed, early, pushed, back, curious, detailed, failing chan struct{}
 
 	// line is that of the requests to the engine.
 	line *egress.Line
@@ -62,9 +63,12 @@ type worker struct {
 	// where they are configured or nothing is.
 	turn store.Dialect
 	// rival is the dialect of the dialer on trial beside the one that has the
-	// turn; DialectUnspecified for none. rivalWay is what it showed last.
-	rival    store.Dialect
-	rivalWay Way
+	// turn; DialectUnspecified for none. rivalWay is what it showed last, and
+	// rivalSince, where it is not preferred, when it began: it may speak while
+	// nothing was heard since.
+	rival      store.Dialect
+	rivalWay   Way
+	rivalSince store.Instant
 	// engines are those of the dialers that run.
 	engines []*Engine
 	// registered is the engine as a reporter registered it, nil for never, and
@@ -94,6 +98,10 @@ type worker struct {
 	// bound is the stream that may speak; nil without one.
 	bound      *Binding
 	generation uint64
+	// unbound is when a stream last lost its right, and doubt what is held
+	// against reporters.
+	unbound store.Instant
+	doubt   doubt
 	// source is the current instance and last where it stands; accepted is
 	// when a report of any instance was last accepted, 0 for never.
 	source   string
@@ -120,7 +128,7 @@ func newWorker(r *Registry, d *definition, m memory) *worker {
 	w := &worker{
 		reg: r, slot: r.opts.Store.NewSlot(def), stop: func() {},
 		id: def.ID, url: def.URL, origin: def.Origin, dialect: d.dialect, duplicate: def.Duplicate,
-		changed: signal(), early: signal(), pushed: signal(), back: signal(), curious: signal(), detailed: signal(),
+		changed: signal(), early: signal(), pushed: signal(), back: signal(), curious: signal(), detailed: signal(), failing: signal(),
 		spec: d.spec, def: def, roleKnown: d.roleKnown, facts: m.facts, line: m.line, lines: m.lines, roleMoved: m.roleMoved,
 		registered: m.registered,
 	}
@@ -175,7 +183,7 @@ func (w *worker) bind(c bid, first *store.Load) (*Binding, *Refusal) {
 // changes nothing.
 func (w *worker) take(c bid, first *store.Load) (*Binding, *Refusal) {
 	last, back := w.position(c.Source)
-	if back && w.heardBefore(first) {
+	if back && w.heardBefore(first) && !w.otherWay(c.dialect) {
 		return nil, &Refusal{Reason: ReasonRetired, Message: "another source instance took over and is still heard"}
 	}
 	v := w.judge(last, first)
@@ -200,11 +208,21 @@ func (w *worker) take(c bid, first *store.Load) (*Binding, *Refusal) {
 	return b, nil
 }
 
+// otherWay says that a bid is of another dialect than the one in force, and
+// that who has the turn was decided before: the same process of the engine may
+// come back by it.
+func (w *worker) otherWay(d store.Dialect) bool {
+	return w.dialect == store.DialectUnspecified && d != w.def.Dialect && d != store.DialectPush
+}
+
 // settle makes the dialect of a bid the one in force, where it was left open,
 // and its role, where none is known. The caller holds r.mu for reading, so
 // that no older definition is put in the place of a newer one.
 func (w *worker) settle(c bid) {
 	def := *w.def
+	if w.doubt.on && c.dialect == store.DialectNative {
+		w.doubt.end(w.reg.clock.Now())
+	}
 	if w.dialect == store.DialectUnspecified {
 		def.Dialect = c.dialect
 		if unasked(c.dialect) && w.turn != c.dialect {
@@ -254,7 +272,7 @@ func (w *worker) checkPeer(peer netip.Addr) *Refusal {
 	}
 	return &Refusal{
 		Reason:  ReasonPeerMismatch,
-		Message: "the connection does not come from an address of the worker",
+		Message: fmt.Sprintf("the connection comes from %s, which is no address of the worker; its setting peers= allows others", peer),
 		Detail: cut(fmt.Sprintf("the connection comes from %s, expected %s; the worker's setting peers= allows others",
 			peer, listAddrs(w.addrs, w.spec.Peers))),
 	}
@@ -360,6 +378,7 @@ func (w *worker) attach(c bid) *Binding {
 	w.bound = &Binding{w: w, claim: c, generation: w.generation, ended: make(chan struct{})}
 	w.slot.Bind(w.stream(c.Peer.String()))
 	w.reg.metrics.bound.Inc()
+	w.reg.streamed(w.bound, true)
 	return w.bound
 }
 
@@ -374,10 +393,17 @@ func (w *worker) detach(why *Refusal) bool {
 	if b == nil {
 		return false
 	}
-	w.bound, b.why = nil, why
+	b.why = why
 	close(b.ended)
-	w.reg.metrics.bound.Dec()
+	w.unbind()
 	return true
+}
+
+// unbind leaves the worker without a stream.
+func (w *worker) unbind() {
+	w.reg.streamed(w.bound, false)
+	w.bound, w.unbound = nil, w.reg.clock.Now()
+	w.reg.metrics.bound.Dec()
 }
 
 // stream returns the worker's row of streams.

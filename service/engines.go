@@ -50,6 +50,8 @@ func (p *parts) wireRegistry(Options) error {
 		ReporterPort:        p.cfg.ReporterPort,
 		Registration:        registrationRules[p.cfg.Registration],
 		MaxReportsPerSecond: float64(p.cfg.MaxReportsPerSecond),
+		MaxLeasesPerAddress: p.cfg.MaxLeasesPerAddress,
+		Exempt:              p.cfg.Exempt,
 		TokenFile:           p.cfg.EngineTokenFile,
 		CAFile:              p.cfg.EngineCA,
 		MaxWorkers:          p.cfg.MaxWorkers,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -66,6 +67,8 @@ type rank struct {
 	// trouble is what went wrong since the rank was heard.
 	trouble trouble
 }
+
+func (r *rank) mute() bool { return !r.heard }
 
 func newBoard() *board {
 	b := &board{news: make(chan struct{}, 1), alarm: make(chan struct{}, 1)}
@@ -264,26 +267,20 @@ func (v *view) failure() trouble {
 
 // names lists the missing ranks.
 func (v *view) names() string {
-	var b strings.Builder
-	b.WriteString("missing are the ranks ")
-	for i, rank := range v.missing {
-		switch {
-		case i == maxNamed:
-			b.WriteString(" and others")
-			return b.String()
-		case i > 0:
-			b.WriteString(", ")
-		}
-		fmt.Fprint(&b, rank)
+	named := v.missing[:min(len(v.missing), maxNamed)]
+	list := strings.ReplaceAll(strings.Trim(fmt.Sprint(named), "[]"), " ", ", ")
+	if len(named) < len(v.missing) {
+		list += " and others"
 	}
-	return b.String()
+	return "missing are the ranks " + list
 }
 
-// take returns what all ranks published last, for a report.
+// take returns what all ranks published last, for a report; nil where the board
+// shows another life by now, or a rank is not heard any more.
 func (b *board) take(v *view) []ingest.RankReport {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.life != v.life || len(b.ranks) != v.all {
+	if b.life != v.life || len(b.ranks) != v.all || slices.ContainsFunc(b.ranks, (*rank).mute) {
 		return nil
 	}
 	reports := make([]ingest.RankReport, v.all)

@@ -52,3 +52,27 @@ func TestLocate(t *testing.T) {
 		})
 	}
 }
+
+// TestLocateBounds has sockets at the ends of what there is.
+func TestLocateBounds(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		port, ranks int
+		want        bool
+	}{
+		{"first port", 1, 1, true}, {"last port", 65535, 1, true}, {"beyond", 65536, 1, false},
+		{"ranks up to the last port", 65532, 4, true}, {"one rank beyond", 65533, 4, false},
+		{"negative", -1, 4, false}, {"as many ranks as allowed", 5600, 4, true}, {"a rank more", 5600, 5, false},
+		{"no ranks", 5600, 0, false}, {"negative ranks", 5600, -1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			target := registry.Target{URL: "http://10.0.0.1:30000", Facts: registry.Facts{
+				LoadStat: registry.LoadStat{Port: c.port, Ranks: c.ranks},
+			}}
+			s, reason, err := locate(&target, 4)
+			if c.want && (err != nil || reason != "" || s.port != c.port) || !c.want && (err == nil || reason != ReasonBadEndpoint) {
+				t.Errorf("got %+v, %q, %v", s, reason, err)
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package loadstat
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"go/ast"
@@ -122,6 +123,7 @@ var scenes = map[string]struct {
 	"no load, seldom":        {ingest.ReasonMalformed, saying(time.Second, []byte("load"), sequence(1), []byte{0xc1})},
 	"another topic":          {ingest.ReasonMalformed, saying(100*time.Millisecond, []byte("load2"), sequence(1), array(int64(0), int64(0), int64(0), int64(0)))},
 	"bug 70: null load":      {ingest.ReasonMalformed, saying(100*time.Millisecond, []byte("load"), sequence(1), []byte{0xc0})},
+	"what reads panics":      {ReasonSocketPanic, crashing},
 	"one rank is missing":    {ReasonRanksMissing, func(_ *plane, a *engine) { a.listen(1, nil) }},
 	"another host": {ReasonForeignEndpoint, func(p *plane, _ *engine) {
 		p.facts.set(workerA, registry.LoadStat{Host: "192.0.2.1", Port: basePort, Ranks: 2})
@@ -135,6 +137,33 @@ const (
 	greetingBytes = 64
 	flagMore      = 1
 )
+
+// crashing has what reads from the connections of an engine panic, once they are
+// subscribed.
+func crashing(_ *plane, a *engine) {
+	for _, r := range a.publishers() {
+		r.set(func(r *publisher) { r.wrap = func(c net.Conn) net.Conn { return &mined{Conn: c} } })
+	}
+}
+
+// mined is a connection that panics when it is read after the subscription was
+// written.
+type mined struct {
+	net.Conn
+	armed bool
+}
+
+func (m *mined) Write(p []byte) (int, error) {
+	m.armed = m.armed || bytes.Contains(p, []byte("\x01load"))
+	return m.Conn.Write(p)
+}
+
+func (m *mined) Read(p []byte) (int, error) {
+	if m.armed {
+		panic("boom")
+	}
+	return m.Conn.Read(p)
+}
 
 // short and long are frames with a body of zeros, of which long has none.
 func short(flags byte, size int) []byte {
@@ -165,6 +194,39 @@ func saying(each time.Duration, frames ...[]byte) func(*plane, *engine) {
 			err = conn.SendMsg(zmq4.NewMsgFrom(frames...))
 			<-time.After(each)
 		}
+	})
+}
+
+// flooding publishes good messages much too fast.
+func flooding(p *plane, a *engine) {
+	frames := zmq4.NewMsgFrom([]byte("load"), sequence(1), array(int64(0), int64(0), int64(0), int64(100)))
+	raw(func(c net.Conn) {
+		e, done := newEager(c)
+		defer done()
+		conn, err := zmq4.Open(e, null.Security(), zmq4.Pub, nil, true, nil)
+		go readAll(c)
+		for n := 0; err == nil; n++ {
+			if err = conn.SendMsg(frames); n%50 == 0 {
+				<-time.After(time.Millisecond)
+			}
+		}
+	})(p, a)
+}
+
+// provokeFlood: a flood ends its connection, and the next one comes later and
+// later.
+func provokeFlood(t *testing.T) {
+	inBubble(t, 1, func(p *plane, a, _ *engine) {
+		flooding(p, a)
+		after(12 * time.Second)
+		n := p.metric(p.sub.metrics.ended.WithLabelValues(string(ReasonMessageFlood)))
+		if n < 2 || n > 20 {
+			t.Errorf("%d connections ended as a flood", n)
+		}
+		if taken := p.metric(p.sub.metrics.messages) + p.metric(p.sub.metrics.old); taken > (n+1)*(floodBurst+floodPerSecond) {
+			t.Errorf("%d messages were read on %d connections", taken, n)
+		}
+		p.wantFresh(workerB, 1)
 	})
 }
 
@@ -206,12 +268,60 @@ func TestTenRefusedEndAConnection(t *testing.T) {
 	})
 }
 
+// TestPanicEndsItsConnectionOnly: the rest of the plane goes on, the end is
+// counted, and the rank is subscribed to again.
+func TestPanicEndsItsConnectionOnly(t *testing.T) {
+	inBubble(t, 2, func(p *plane, a, _ *engine) {
+		crashing(p, a)
+		after(8 * time.Second)
+		if n := p.metric(p.sub.metrics.ended.WithLabelValues(string(ReasonSocketPanic))); n < 2 {
+			t.Errorf("%d connections ended by a panic", n)
+		}
+		if w := p.wantNothing(workerA, ReasonSocketPanic); !strings.Contains(w.diag.RegistrationError, "boom") {
+			t.Errorf("shown is %q", w.diag.RegistrationError)
+		}
+		p.wantFresh(workerB, 2)
+		for _, r := range a.publishers() {
+			r.set(func(r *publisher) { r.wrap = nil })
+		}
+		after(8 * time.Second)
+		p.wantFresh(workerA, 2)
+	})
+}
+
+// TestBadMessagesAmongGoodOnes: only those in a row end a connection.
+func TestBadMessagesAmongGoodOnes(t *testing.T) {
+	inBubble(t, 1, func(p *plane, a, _ *engine) {
+		raw(func(c net.Conn) {
+			e, done := newEager(c)
+			defer done()
+			conn, err := zmq4.Open(e, null.Security(), zmq4.Pub, nil, true, nil)
+			go readAll(c)
+			for n := int64(1); err == nil; n++ {
+				load := array(int64(1), int64(0), int64(0), int64(100))
+				if n%ingest.MaxRefusedInRow != 0 {
+					load = []byte{0xc1}
+				}
+				err = conn.SendMsg(zmq4.NewMsgFrom([]byte("load"), sequence(n), load))
+				<-time.After(100 * time.Millisecond)
+			}
+		})(p, a)
+		after(20 * time.Second)
+		p.wantFresh(workerA, 1)
+		dialled := p.net.dials()
+		if n := len(slices.DeleteFunc(dialled, func(addr string) bool { return !strings.HasPrefix(addr, hostA) })); n != 1 {
+			t.Errorf("dialled %d times", n)
+		}
+	})
+}
+
 // TestReasons holds that every reason of this package is provoked.
 func TestReasons(t *testing.T) {
 	provoked := map[string]bool{}
 	for _, s := range scenes {
 		provoked[string(s.reason)] = true
 	}
+	provoked[string(ReasonMessageFlood)] = t.Run("flood", provokeFlood)
 	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -8,18 +8,10 @@ import (
 )
 
 type metrics struct {
-	connections *prometheus.CounterVec
-	ended       *prometheus.CounterVec
-	messages    prometheus.Counter
-	coalesced   prometheus.Counter
-	old         prometheus.Counter
-	negative    prometheus.Counter
-	mismatches  prometheus.Counter
-	restarts    prometheus.Counter
-	reports     prometheus.Counter
-	received    prometheus.Counter
-	engines     prometheus.Gauge
-	sockets     prometheus.Gauge
+	connections, ended                             *prometheus.CounterVec
+	messages, coalesced, old, negative, mismatches prometheus.Counter
+	restarts, reports, received                    prometheus.Counter
+	engines, sockets                               prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -38,12 +30,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		restarts:   counter("loadplane_loadstat_restarts_total", "Times that another life of an engine was found."),
 		reports:    counter("loadplane_loadstat_reports_total", "Reports that were offered."),
 		received:   counter("loadplane_loadstat_received_bytes_total", "Bytes that were read from sockets."),
-		engines: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "loadplane_loadstat_engines", Help: "Engines that are subscribed to.",
-		}),
-		sockets: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "loadplane_loadstat_sockets", Help: "Connections that are subscribed.",
-		}),
+		engines:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadplane_loadstat_engines", Help: "Engines that are subscribed to."}),
+		sockets:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadplane_loadstat_sockets", Help: "Connections that are subscribed."}),
 	}
 	if reg == nil {
 		return m, nil

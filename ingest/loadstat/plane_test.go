@@ -315,9 +315,11 @@ type publisher struct {
 	// values follow the tag; sequence is the next.
 	values   []any
 	sequence int64
-	// frozen publishes nothing. raw stands for what speaks on a connection.
+	// frozen publishes nothing. raw stands for what speaks on a connection, and
+	// wrap changes the plane's end.
 	frozen bool
 	raw    func(net.Conn)
+	wrap   func(net.Conn) net.Conn
 	conns  map[*zmq4.Conn]string
 	far    []net.Conn
 }
@@ -325,7 +327,7 @@ type publisher struct {
 func (r *publisher) accept(context.Context) (net.Conn, error) {
 	near, far := net.Pipe()
 	r.mu.Lock()
-	raw := r.raw
+	raw, wrap := r.raw, r.wrap
 	r.far = append(r.far, far)
 	r.mu.Unlock()
 	r.net.runs.Go(func() {
@@ -336,6 +338,9 @@ func (r *publisher) accept(context.Context) (net.Conn, error) {
 		}
 		r.serve(far)
 	})
+	if wrap != nil {
+		return wrap(near), nil
+	}
 	return near, nil
 }
 

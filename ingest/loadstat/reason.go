@@ -20,4 +20,9 @@ const (
 	// ReasonRanksMissing: some DP ranks are heard and others are not, so there
 	// is no report.
 	ReasonRanksMissing store.Reason = "ranks_missing"
+	// ReasonMessageFlood: more messages came than any engine has to publish.
+	ReasonMessageFlood store.Reason = "message_flood"
+	// ReasonSocketPanic: the code that reads messages panicked. That is a fault
+	// of the plane, which goes on with another connection.
+	ReasonSocketPanic store.Reason = "socket_panic"
 )

@@ -380,10 +380,10 @@ func TestPace(t *testing.T) {
 	inBubble(t, 2, func(p *plane, a, _ *engine) {
 		after(3 * time.Second)
 		own, other := p.worker(workerA).live.Sequence, p.worker(workerB).live.Sequence
-		const messages = 20_000
+		const messages = 2000
 		for i := range messages {
 			a.rank(0).publish(int64(i), int64(0), int64(0), int64(100))
-			<-time.After(100 * time.Microsecond)
+			<-time.After(time.Millisecond)
 		}
 		if n := p.worker(workerA).live.Sequence - own; n < 3 || n > 5 {
 			t.Errorf("%d reports in two seconds", n)
@@ -432,6 +432,27 @@ func TestGivesUp(t *testing.T) {
 		a.up(2)
 		after(10 * time.Second)
 		p.wantFresh(workerA, 2)
+	})
+}
+
+// TestMemoryOutlivesServe has a rank pause for so long that the serving is given
+// up. It is the same life of the engine when it is served again.
+func TestMemoryOutlivesServe(t *testing.T) {
+	inBubble(t, 2, func(p *plane, a, _ *engine) {
+		after(3 * time.Second)
+		before := p.wantFresh(workerA, 2)
+		asked := p.facts.asks(workerA)
+		a.rank(1).set(func(r *publisher) { r.frozen = true })
+		after(giveUpAfter + 5*time.Second)
+		if p.facts.asks(workerA) == asked {
+			t.Error("the engine was not asked again what it is")
+		}
+		a.rank(1).set(func(r *publisher) { r.frozen = false })
+		after(10 * time.Second)
+		w := p.wantFresh(workerA, 2)
+		if w.Load.Source != before.Load.Source || w.live.Sequence <= before.live.Sequence {
+			t.Errorf("source %s at %d, before %s at %d", w.Load.Source, w.live.Sequence, before.Load.Source, before.live.Sequence)
+		}
 	})
 }
 

@@ -8,12 +8,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/loadplane/loadplane/ingest"
 	"github.com/loadplane/loadplane/ingest/loadstat/message"
 	"github.com/loadplane/loadplane/ingest/loadstat/zmtp"
 	"github.com/loadplane/loadplane/registry"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -29,6 +31,10 @@ const (
 	minBackoff = 200 * time.Millisecond
 	maxBackoff = 5 * time.Second
 	lasting    = time.Second
+	// A rank publishes with each step of its scheduler. It may do so this often
+	// for good, and floodBurst times beyond that.
+	floodPerSecond = 2000
+	floodBurst     = 4000
 )
 
 // backoff is the span that the last wait was drawn from.
@@ -55,8 +61,8 @@ func (k *socket) run(ctx context.Context) {
 	var again backoff
 	for ctx.Err() == nil {
 		began := time.Now()
-		k.once(ctx)
-		if time.Since(began) >= lasting {
+		flooded := k.once(ctx)
+		if time.Since(began) >= lasting && !flooded {
 			again = 0
 		}
 		wait(ctx, again.next())
@@ -72,15 +78,16 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// once makes one connection and listens until it ends.
-func (k *socket) once(ctx context.Context) {
+// once makes one connection and listens until it ends. It says whether the peer
+// sent more than it may.
+func (k *socket) once(ctx context.Context) (flooded bool) {
 	ctx, cut := context.WithCancel(ctx)
 	defer cut()
 	deadline := time.Now().Add(connectTimeout)
 	raw, err := k.dial(ctx, deadline)
 	if err != nil {
 		k.fail(ctx, trouble{registry.ReasonConnectFailed, err})
-		return
+		return false
 	}
 	defer context.AfterFunc(ctx, func() { raw.Close() })()
 	defer raw.Close()
@@ -89,20 +96,21 @@ func (k *socket) once(ctx context.Context) {
 	})
 	if err != nil {
 		k.fail(ctx, blame(err))
-		return
+		return false
 	}
 	k.sub.metrics.connected("")
 	k.sub.metrics.sockets.Inc()
 	defer k.sub.metrics.sockets.Dec()
 	session := k.board.begin(k.rank, peerOf(raw), cut)
-	why := k.listen(conn, session)
+	why := k.safely(conn, session)
 	if why.err == nil || ctx.Err() != nil {
 		k.sub.metrics.end(registry.ReasonInstanceChanged)
 		k.board.end(k.rank, session, trouble{})
-		return
+		return false
 	}
 	k.sub.metrics.end(why.reason)
 	k.board.end(k.rank, session, why)
+	return why.reason == ReasonMessageFlood
 }
 
 // fail notes an attempt that failed by itself.
@@ -120,11 +128,25 @@ func (k *socket) dial(ctx context.Context, deadline time.Time) (net.Conn, error)
 	return k.sub.opts.Dial(ctx, "tcp", k.addr)
 }
 
+// safely listens. A panic of what reads messages ends the connection.
+func (k *socket) safely(conn *zmtp.Conn, session uint64) (why trouble) {
+	defer func() {
+		if p := recover(); p != nil {
+			why = trouble{ReasonSocketPanic, fmt.Errorf("the reader of messages panicked: %v", p)}
+			k.sub.crashes.Do(func() {
+				k.sub.opts.Logger.Error("message reader panicked", "worker", k.engine.Target().ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			})
+		}
+	}()
+	return k.listen(conn, session)
+}
+
 // listen takes messages until the connection ends, and returns why it did;
 // none where it does not count any more. Only a message that is taken gives the
 // peer more time.
 func (k *socket) listen(conn *zmtp.Conn, session uint64) trouble {
 	var last *registry.Refusal
+	flood := rate.NewLimiter(floodPerSecond, floodBurst)
 	err := patient(conn)
 	for refused := 0; ; {
 		var frames [][]byte
@@ -133,6 +155,9 @@ func (k *socket) listen(conn *zmtp.Conn, session uint64) trouble {
 		}
 		if err != nil {
 			return silent(err, last)
+		}
+		if !flood.Allow() {
+			return trouble{ReasonMessageFlood, fmt.Errorf("more than %d messages came above the rate", floodBurst)}
 		}
 		at := k.sub.opts.Clock.Now()
 		m, why := k.decoder.Decode(frames)

@@ -14,6 +14,7 @@ import (
 	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 )
 
 // Options configure a Subscriber.
@@ -61,6 +62,8 @@ type Subscriber struct {
 	opts    Options
 	metrics *metrics
 	kept    shelf
+	// crashes bounds the lines about panics.
+	crashes rate.Sometimes
 }
 
 // New checks the options. It starts nothing.
@@ -72,7 +75,7 @@ func New(opts Options) (*Subscriber, error) {
 	if err != nil {
 		return nil, fmt.Errorf("loadstat: %w", err)
 	}
-	return &Subscriber{opts: opts, metrics: m}, nil
+	return &Subscriber{opts: opts, metrics: m, crashes: rate.Sometimes{Interval: time.Minute}}, nil
 }
 
 // Serve subscribes to the sockets of an engine until ctx ends, with a goroutine

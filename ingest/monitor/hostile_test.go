@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,6 +79,11 @@ var hostile = []struct {
 		return e.drain(s)
 	}, nil},
 	{"announces 4 MiB", ingest.ReasonMessageTooLarge, nil, announcing(4 << 20)},
+	{"reports and never reads again", registry.ReasonConnectFailed, nil, deaf},
+	{"ends with RESOURCE_EXHAUSTED", registry.ReasonEngineError, func(e *engine, s pb.LoadMonitorService_MonitorServer) error {
+		_, _ = e.accept(s)
+		return status.Error(codes.ResourceExhausted, "too many routers")
+	}, nil},
 	{"a bad report each second", ingest.ReasonTooManyRefused, func(e *engine, s pb.LoadMonitorService_MonitorServer) error {
 		if _, err := e.accept(s); err != nil {
 			return err
@@ -122,25 +128,58 @@ func flooding(pause time.Duration) behaviour {
 func announcing(size uint32) peer {
 	return func(c net.Conn, over <-chan struct{}) {
 		go swallow(c, nil)
-		const data, headers, settings, ended, acked = 0, 1, 4, 4, 1
-		send := func(kind, flags byte, stream uint32, payload []byte) {
-			head := binary.BigEndian.AppendUint32(nil, uint32(len(payload))<<8|uint32(kind))
-			head = binary.BigEndian.AppendUint32(append(head, flags), stream)
-			_, _ = c.Write(append(head, payload...))
-		}
-		message := func(size uint32, b []byte) []byte {
-			return append(binary.BigEndian.AppendUint32([]byte{0}, size), b...)
-		}
-		send(settings, 0, 0, nil)
-		send(settings, acked, 0, nil)
-		<-time.After(100 * time.Millisecond)
-		// ":status: 200", then the content type without an index.
-		send(headers, ended, 1, []byte("\x88\x00\x0ccontent-type\x10application/grpc"))
-		ack, _ := proto.Marshal(registered(15_000, 5_000))
-		send(data, 0, 1, message(uint32(len(ack)), ack))
-		send(data, 0, 1, message(size, nil))
+		w := wire{c}
+		w.open()
+		_ = w.data(size, nil)
 		<-over
 	}
+}
+
+// deaf answers the registration, sends reports, and reads nothing any more.
+func deaf(c net.Conn, over <-chan struct{}) {
+	_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+	go swallow(c, nil)
+	w := wire{c}
+	w.open()
+	// Of one process, the later connection goes on where the one before ended.
+	for seq := uint64(time.Now().UnixMilli()); ; seq++ {
+		b, _ := proto.Marshal(report(sample("process-1", seq, 1)))
+		if w.data(uint32(len(b)), b) != nil {
+			return
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-over:
+			return
+		}
+	}
+}
+
+// wire is a connection on which a test writes the frames of HTTP/2 itself.
+type wire struct{ net.Conn }
+
+func (w wire) send(kind, flags byte, stream uint32, payload []byte) error {
+	head := binary.BigEndian.AppendUint32(nil, uint32(len(payload))<<8|uint32(kind))
+	head = binary.BigEndian.AppendUint32(append(head, flags), stream)
+	_, err := w.Write(append(head, payload...))
+	return err
+}
+
+// open opens the first stream and answers the registration.
+func (w wire) open() {
+	const headers, settings, ended, acked = 1, 4, 4, 1
+	_ = w.send(settings, 0, 0, nil)
+	_ = w.send(settings, acked, 0, nil)
+	<-time.After(100 * time.Millisecond)
+	// ":status: 200", then the content type without an index.
+	_ = w.send(headers, ended, 1, []byte("\x88\x00\x0ccontent-type\x10application/grpc"))
+	ack, _ := proto.Marshal(registered(15_000, 5_000))
+	_ = w.data(uint32(len(ack)), ack)
+}
+
+// data sends a message of an announced size.
+func (w wire) data(size uint32, b []byte) error {
+	return w.send(0, 0, 1, append(binary.BigEndian.AppendUint32([]byte{0}, size), b...))
 }
 
 // TestHostileEnginesCostTheirOwnSession: whatever an engine does, its session
@@ -191,10 +230,15 @@ func (p *plane) wantHealthy(e *engine, seconds uint64) {
 // TestReasonsAreProvoked holds the words of this package against the tests: a
 // word that nothing provokes is found.
 func TestReasonsAreProvoked(t *testing.T) {
-	// Provoked by tests of their own.
-	provoked := map[store.Reason]bool{ReasonNoReporterPort: true, ReasonReporterStuck: true, ReasonSessionPanic: true}
+	provoked := map[store.Reason]bool{}
 	for _, tt := range hostile {
 		provoked[tt.reason] = true
+	}
+	// Those that no engine provokes are provoked here.
+	for _, provoke := range []func(t *testing.T) *fault{portless, stuck, crashed} {
+		if why := provoke(t); why != nil {
+			provoked[why.reason] = true
+		}
 	}
 	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
 	if err != nil {
@@ -291,6 +335,9 @@ func TestRefusedReportsAreDropped(t *testing.T) {
 				if p.refused(tt.reason) != 1 || e.opened() != 1 {
 					t.Errorf("%d refused as %s, %d sessions", p.refused(tt.reason), tt.reason, e.opened())
 				}
+				if _, _, d := p.entry(testWorker); d.Refused != 1 {
+					t.Errorf("%d refused reports are shown with the worker", d.Refused)
+				}
 			})
 		})
 	}
@@ -320,8 +367,30 @@ func TestSequenceBackForGood(t *testing.T) {
 		e.set(func(e *engine) { e.seq = 0 })
 		after(5 * time.Second)
 		p.want(store.Stale, 11)
+		// It is opened again meanwhile, which does not help.
+		_, _, d := p.entry(testWorker)
+		if n := p.failed(ReasonReporterSilent); n != 1 || !strings.Contains(d.RegistrationError, "a newer sequence") {
+			t.Errorf("%d sessions ended as silent; shown %s: %q", n, d.Registration, d.RegistrationError)
+		}
 		after(10 * time.Second)
-		p.want(store.Fresh, 15)
+		if e, live, _ := p.entry(testWorker); e.Freshness != store.Fresh || live.Sequence <= 11 {
+			t.Errorf("%s at %d", e.Freshness, live.Sequence)
+		}
+	})
+}
+
+// TestSequenceThatCannotAdvance is told of, and the session is opened anew.
+func TestSequenceThatCannotAdvance(t *testing.T) {
+	inBubble(t, honest(false), func(p *plane, e *engine) {
+		e.set(func(e *engine) { e.seq = 1<<62 - 2 })
+		after(1500 * time.Millisecond)
+		e.set(func(e *engine) { e.seq = 0 })
+		after(30 * time.Second)
+		got, _, d := p.entry(testWorker)
+		if p.failed(ReasonReporterSilent) < 3 || got.Freshness != store.Stale ||
+			d.Registration != string(registry.StateFailing) || !strings.Contains(d.RegistrationError, "a newer sequence") {
+			t.Errorf("%d sessions ended as silent, %s; shown %s: %q", p.failed(ReasonReporterSilent), got.Freshness, d.Registration, d.RegistrationError)
+		}
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/loadplane/loadplane/ingest"
 	"github.com/loadplane/loadplane/ingest/loadreport"
 	"github.com/loadplane/loadplane/ingest/monitor/frame"
+	"github.com/loadplane/loadplane/ingest/monitor/link"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/store"
 	"golang.org/x/time/rate"
@@ -37,7 +38,8 @@ type intake struct {
 	peer    netip.AddrPort
 
 	// acks and opened bring the grant and the binding to the session, once
-	// each; held says that a report waits.
+	// each; held says that a report waits, or that the first
+	// one was admitted.
 	acks   chan frame.Ack
 	opened chan *registry.Binding
 	held   chan struct{}
@@ -52,9 +54,12 @@ type intake struct {
 	// that it has sent a prefill throughput.
 	source  string
 	prefill bool
-	// acked is when the session was acknowledged, heard when a report came
-	// last, admitted when one was admitted last; zero for never.
+	// acked is when the session was acknowledged, heard when a report came last,
+	// admitted when one was admitted last; zero for never. A report whose
+	// sequence is refused counts for neither; refused says that the last one was
+	// such.
 	acked, heard, admitted time.Time
+	refused                bool
 	waiting                waiting
 	// over is what ended the session; closed says that it has ended.
 	over   *fault
@@ -111,7 +116,7 @@ func (in *intake) receive(stream grpc.ClientStream) (why *fault) {
 	}
 }
 
-// panicked tells of a panic of the receiver.
+// panicked tells of a panic of what reads frames.
 func (m *Monitor) panicked(e *registry.Engine, p any) *fault {
 	m.crashes.Do(func() {
 		m.opts.Logger.Error("frame reader panicked", "worker", e.Target().ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -119,16 +124,16 @@ func (m *Monitor) panicked(e *registry.Engine, p any) *fault {
 	return faultf(ReasonSessionPanic, "the reader of frames panicked: %v", p)
 }
 
-// broke counts a frame that was too large to be read as a refused report.
+// broke counts a frame that was too large to be read as a refused report. What
+// the engine itself ends the session with is none.
 func (in *intake) broke(err error) *fault {
-	reason := ingest.ReceiveReason(err)
-	if reason == "" {
+	if !link.TooLarge(err) {
 		return lost(err)
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.refuse(ingest.Refuse(reason, "the frame was not read"))
-	return &fault{reason: reason, err: err}
+	in.refuse(ingest.Refuse(ingest.ReasonMessageTooLarge, "the frame was not read"))
+	return &fault{reason: ingest.ReasonMessageTooLarge, err: err}
 }
 
 func (in *intake) ended() *fault {
@@ -193,7 +198,6 @@ func unexpected(f *frame.Frame) *fault {
 // report takes a report, or has it wait where it is above the rate. One that
 // waits is replaced.
 func (in *intake) report(b []byte, now time.Time) *fault {
-	in.heard = now
 	at := receipt{in.monitor.opts.Clock.Now(), now.UnixMilli()}
 	if in.waiting.due.IsZero() {
 		delay := in.rate.ReserveN(now, 1).DelayFrom(now)
@@ -217,10 +221,17 @@ func poke(signal chan struct{}) {
 	}
 }
 
-// flush takes the report that waits, where it is due.
-func (in *intake) flush(now time.Time) *fault {
+// flush takes the report that waits, where it is due. It is called outside of
+// the receiver, which a panic would not end.
+func (in *intake) flush(now time.Time) (why *fault) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	defer func() {
+		if p := recover(); p != nil {
+			why = in.monitor.panicked(in.engine, p)
+			in.over = why
+		}
+	}()
 	w := &in.waiting
 	if in.closed || in.over != nil || w.due.IsZero() || now.Before(w.due) {
 		return nil
@@ -251,6 +262,9 @@ func (in *intake) admit(b []byte, at receipt) *fault {
 		return in.object(err)
 	}
 	in.streak.Accept()
+	if in.refused = in.binding.Heard() != load.Received; in.refused {
+		return nil // its sequence is not above the last one
+	}
 	in.accepted(load)
 	if sent && !in.prefill {
 		in.prefill = true
@@ -289,7 +303,11 @@ func (in *intake) offer(load *store.Load) error {
 }
 
 func (in *intake) accepted(load *store.Load) {
+	if in.admitted.IsZero() {
+		poke(in.held) // the session is to look
+	}
 	in.admitted = time.Now()
+	in.heard = in.admitted
 	metrics := in.monitor.metrics
 	metrics.accepted.Inc()
 	if age, ok := ingest.SampleAge(load); ok {
@@ -307,6 +325,9 @@ func (in *intake) refuse(r *registry.Refusal) *fault {
 // report is dropped.
 func (in *intake) object(err error) *fault {
 	why := refusal(err)
+	if in.refused = why.reason == registry.ReasonSequenceJump; !in.refused {
+		in.heard = time.Now()
+	}
 	count(in.monitor.metrics.refused, string(why.reason))
 	var r *registry.Refusal
 	if !errors.As(err, &r) {
@@ -319,12 +340,15 @@ func (in *intake) object(err error) *fault {
 }
 
 // timing is what the session has to know of what came.
-type timing struct{ acked, heard, due, admitted time.Time }
+type timing struct {
+	acked, heard, due, admitted time.Time
+	refused                     bool
+}
 
 func (in *intake) timing() timing {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return timing{in.acked, in.heard, in.waiting.due, in.admitted}
+	return timing{in.acked, in.heard, in.waiting.due, in.admitted, in.refused}
 }
 
 // close gives the right to speak back. Frames that come later are dropped.

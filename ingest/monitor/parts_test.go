@@ -34,23 +34,45 @@ func (b blocked) CloseSend() error  { return nil }
 // TestStuckSenderEndsTheSession: where flow control holds a frame back, the
 // session ends within the time of a call.
 func TestStuckSenderEndsTheSession(t *testing.T) {
+	if why := stuck(t); why == nil || why.reason != ReasonReporterStuck || why.final {
+		t.Errorf("ended by %+v", why)
+	}
+}
+
+// stuck returns what ends a session that cannot send.
+func stuck(t *testing.T) (why *fault) {
 	captured(t, func(p *plane, e *registry.Engine) {
-		ctx, cancel := context.WithCancel(p.t.Context())
-		s := &session{
-			monitor: p.monitor, engine: e, target: p.monitor.target(e), stream: blocked{ctx: ctx}, hangUp: cancel,
-		}
 		began := time.Now()
-		s.start()
 		// Acknowledged meanwhile, and heard: nothing else ends it.
-		ack, err := proto.Marshal(registered(15_000, 5_000))
-		p.must(err)
-		s.in.frame(ack)
-		why := s.run(p.t.Context())
+		s := p.begin(e, func(b blocked) grpc.ClientStream { return b })
+		why = s.run(p.t.Context())
 		s.end(false)
-		if why == nil || why.reason != ReasonReporterStuck || time.Since(began) != DefaultCallTimeout {
-			t.Errorf("ended by %+v after %s", why, time.Since(began))
+		if took := time.Since(began); took != DefaultCallTimeout {
+			t.Errorf("ended after %s", took)
 		}
 	})
+	return why
+}
+
+// begin begins a session on a stream of the test and answers its registration.
+func (p *plane) begin(e *registry.Engine, stream func(b blocked) grpc.ClientStream) *session {
+	p.t.Helper()
+	ctx, cancel := context.WithCancel(p.t.Context())
+	s := &session{
+		monitor: p.monitor, engine: e, target: p.monitor.target(e), stream: stream(blocked{ctx: ctx}), hangUp: cancel,
+		peer: netip.MustParseAddrPort(testPort),
+	}
+	s.start()
+	s.in.frame(p.bytes(registered(15_000, 5_000)))
+	return s
+}
+
+// bytes are those of a frame.
+func (p *plane) bytes(f *pb.WorkerFrame) []byte {
+	p.t.Helper()
+	b, err := proto.Marshal(f)
+	p.must(err)
+	return b
 }
 
 // captured runs body with an engine of the registry whose dialer does nothing.
@@ -102,13 +124,17 @@ func (crashing) RecvMsg(any) error { panic("boom") }
 
 // TestPanicEndsTheSessionOnly: with a reason of its own.
 func TestPanicEndsTheSessionOnly(t *testing.T) {
+	if why := crashed(t); why == nil || why.reason != ReasonSessionPanic || why.final || !strings.Contains(why.err.Error(), "boom") {
+		t.Errorf("ended by %+v", why)
+	}
+}
+
+// crashed returns what ends a session whose receiver panics.
+func crashed(t *testing.T) (why *fault) {
 	captured(t, func(p *plane, e *registry.Engine) {
-		in := p.monitor.newIntake(e, netip.AddrPort{})
-		why := in.receive(crashing{})
-		if why == nil || why.reason != ReasonSessionPanic || why.final || !strings.Contains(why.err.Error(), "boom") {
-			t.Errorf("ended by %+v", why)
-		}
+		why = p.monitor.newIntake(e, netip.AddrPort{}).receive(crashing{})
 	})
+	return why
 }
 
 // TestDrainEndsSessions: a plane that drains says so by the reason.
@@ -119,6 +145,9 @@ func TestDrainEndsSessions(t *testing.T) {
 		after(time.Second)
 		if n := len(e.arrivals(isStop)); n != 1 || p.failed(registry.ReasonShuttingDown) == 0 {
 			t.Errorf("%d stop frames, returned %q", n, p.ended())
+		}
+		if ends := p.ended(); len(ends) == 0 || ends[0] != registry.ReasonShuttingDown {
+			t.Errorf("returned %q", ends)
 		}
 	})
 }

@@ -45,15 +45,22 @@ type plane struct {
 	registry *registry.Registry
 	monitor  *Monitor
 	net      *network
-	// ends are what Serve returned.
-	mu   sync.Mutex
-	ends []store.Reason
-	stop context.CancelFunc
-	runs sync.WaitGroup
+	// scrapes has the metrics of all parts.
+	scrapes *prometheus.Registry
+	// served is the engine that was served last, and ends are what Serve
+	// returned.
+	mu     sync.Mutex
+	served *registry.Engine
+	ends   []store.Reason
+	stop   context.CancelFunc
+	runs   sync.WaitGroup
 }
 
 // Serve is that of the monitor, with a record of what it returned.
 func (p *plane) Serve(ctx context.Context, e *registry.Engine) store.Reason {
+	p.mu.Lock()
+	p.served = e
+	p.mu.Unlock()
 	reason := p.monitor.Serve(ctx, e)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,20 +77,22 @@ func (p *plane) ended() []store.Reason {
 func newPlane(t testing.TB, change func(*registry.Options, *Options)) *plane {
 	t.Helper()
 	p := &plane{t: t, net: &network{engines: map[string]*engine{}, conns: map[net.Conn]bool{}, over: make(chan struct{})}}
+	p.scrapes = prometheus.NewPedanticRegistry()
 	clock, quiet := store.NewClock(), slog.New(slog.DiscardHandler)
 	var err error
 	p.store, err = store.New(store.Options{
 		Lineage: "test", Epoch: 1, Clock: clock, StaleAfter: testStale, Settle: testSettle,
 		ReportInterval: time.Second, Discovery: true, SleptFor: func() time.Duration { return 0 }, Logger: quiet,
+		Registerer: p.scrapes,
 	})
 	p.must(err)
 	opts := Options{
 		Clock: clock, StaleAfter: testStale, Dial: p.net.dial, RouterID: testRouter,
-		Registerer: prometheus.NewPedanticRegistry(), Logger: quiet,
+		Registerer: p.scrapes, Logger: quiet,
 	}
 	reg := registry.Options{
 		Store: p.store, Workers: []string{testWorker + asMonitor}, ReportInterval: time.Second, StaleAfter: testStale,
-		Lease: testLease, ReportPort: func() uint16 { return 7401 }, Logger: quiet,
+		Lease: testLease, ReportPort: func() uint16 { return 7401 }, Logger: quiet, Registerer: p.scrapes,
 		Dialers: map[store.Dialect]registry.Dialer{store.DialectMonitor: p},
 	}
 	change(&reg, &opts)

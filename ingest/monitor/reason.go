@@ -12,7 +12,7 @@ const (
 	// the register frame, in time.
 	ReasonAckTimeout store.Reason = "ack_timeout"
 	// ReasonReporterSilent: no report came for three intervals, at least three
-	// seconds, and a second more.
+	// seconds, and a second more, or none that has a newer sequence.
 	ReasonReporterSilent store.Reason = "reporter_silent"
 	// ReasonReporterStuck: the engine takes no frames, so that one could not be
 	// sent in time.

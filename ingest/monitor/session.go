@@ -45,6 +45,8 @@ type session struct {
 	every          time.Duration
 	acked          bool
 	binding        *registry.Binding
+	// heard says that a report was admitted.
+	heard bool
 }
 
 // open connects to the engine and begins a session. It takes the time of one
@@ -99,6 +101,7 @@ func (s *session) run(ctx context.Context) *fault {
 		if s.binding != nil {
 			lost = s.binding.Ended()
 		}
+		s.begun()
 		timer.Reset(time.Until(s.due()))
 		select {
 		case <-ctx.Done():
@@ -111,7 +114,6 @@ func (s *session) run(ctx context.Context) *fault {
 		case a := <-s.in.acks:
 			s.granted(a)
 		case s.binding = <-s.in.opened:
-			s.show()
 		case <-s.in.held:
 		case <-s.sender.sent:
 			s.sender.done()
@@ -165,11 +167,19 @@ func (s *session) tick() *fault {
 	case !s.acked && heard.IsZero() && now.Sub(s.began) >= timeout:
 		return faultf(ReasonAckTimeout, "the registration was not answered within %s", timeout)
 	case s.acked && now.Sub(heard) >= s.patience():
-		return faultf(ReasonReporterSilent, "no report came for %s", s.patience())
+		return s.silent()
 	case s.acked && !now.Before(s.renewal):
 		s.renew(now)
 	}
 	return s.in.flush(now)
+}
+
+// silent says that nothing was heard for too long.
+func (s *session) silent() *fault {
+	if s.in.timing().refused {
+		return faultf(ReasonReporterSilent, "no report came for %s that has a newer sequence", s.patience())
+	}
+	return faultf(ReasonReporterSilent, "no report came for %s", s.patience())
 }
 
 // renew sends a keep-alive. Where the one before, or a change, is still under
@@ -180,7 +190,7 @@ func (s *session) renew(now time.Time) {
 		s.sender.post(frame.KeepAlive())
 		s.monitor.metrics.keepAlives.Inc()
 	}
-	if s.binding != nil {
+	if s.heard {
 		s.show()
 	}
 }
@@ -211,10 +221,19 @@ func (s *session) change() *fault {
 		s.every, _ = frame.Ack{}.Renewal(s.target.Lease)
 		s.renewal = earliest(s.renewal, time.Now().Add(s.every))
 	}
-	if s.binding != nil {
+	if s.heard {
 		s.show()
 	}
 	return nil
+}
+
+// begun shows the session once a report was admitted.
+func (s *session) begun() {
+	if s.heard || s.binding == nil || s.in.timing().admitted.IsZero() {
+		return
+	}
+	s.heard = true
+	s.show()
 }
 
 // show tells operators that the session reports, and when it is renewed.

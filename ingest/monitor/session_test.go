@@ -326,6 +326,19 @@ func TestNoReporterPort(t *testing.T) {
 	})
 }
 
+// portless returns why there is no session where no port is known.
+func portless(t *testing.T) (why *fault) {
+	engines := make(capture)
+	inBubbleWith(t, func(r *registry.Options, _ *Options) {
+		r.Workers = []string{testWorker + ",dialect=monitor"}
+		r.Dialers = map[store.Dialect]registry.Dialer{store.DialectMonitor: engines}
+	}, func(p *plane) {
+		p.run()
+		why = (&loop{monitor: p.monitor, engine: <-engines}).session(p.t.Context())
+	})
+	return why
+}
+
 // TestReporterComesBackElsewhere: an engine that is gone from where it was is
 // asked where it is, and not once for each attempt.
 func TestReporterComesBackElsewhere(t *testing.T) {

@@ -247,6 +247,16 @@ func (r *reporter) answer() *loadplanev1.ReportResponse {
 	return m
 }
 
+// refusal waits for the next answer that is no grant.
+func (r *reporter) refusal() *loadplanev1.ReportRefusal {
+	r.t.Helper()
+	for {
+		if m := r.answer(); m.GetGrant() == nil {
+			return m.GetRefusal()
+		}
+	}
+}
+
 // end waits for the status that the plane ends the stream with.
 func (r *reporter) end() *status.Status {
 	for {

@@ -88,7 +88,9 @@ func (s *Service) begin(ctx context.Context, r *loadplanev1.RegisterRequest) (*l
 	outcome := outcomeRenewed
 	if r.GetLeaseId() != lease.ID {
 		outcome = outcomeBegun
-		s.opts.Logger.Info("reporter registered", slog.String("worker", lease.WorkerID), slog.Any("peer", ingest.Peer(ctx)))
+		s.arrivals.Do(func() {
+			s.opts.Logger.Info("reporter registered", slog.String("worker", lease.WorkerID), slog.Any("peer", ingest.Peer(ctx)))
+		})
 	}
 	count(s.metrics.registrations, outcome)
 	return &loadplanev1.RegisterResponse{LeaseId: lease.ID, WorkerId: lease.WorkerID, Grant: grantOf(lease.Grant)}, nil

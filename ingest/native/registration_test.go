@@ -42,6 +42,23 @@ func TestRegister(t *testing.T) {
 	})
 }
 
+// TestRegistrationsInALoopAreLoggedSparsely.
+func TestRegistrationsInALoopAreLoggedSparsely(t *testing.T) {
+	inBubble(t, setup{}, func(t *testing.T, p *plane) {
+		r := p.reporter(testPeer)
+		for range 10 * arrivalLines {
+			r.register(&loadplanev1.RegisterRequest{Url: testURL})
+			if _, err := r.calls.Deregister(t.Context(), &loadplanev1.DeregisterRequest{LeaseId: r.lease}); err != nil {
+				t.Fatal(err)
+			}
+			r.lease = ""
+		}
+		if n := strings.Count(p.log.String(), "reporter registered"); n < arrivalLines || n > arrivalLines+1 {
+			t.Errorf("%d lines", n)
+		}
+	})
+}
+
 // many returns n texts.
 func many(n int) []string {
 	texts := make([]string, n)

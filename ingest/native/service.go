@@ -5,13 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/loadplane/loadplane/ingest"
 	loadplanev1 "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+)
+
+// Lines about new leases: so many at first, and then one in each interval.
+const (
+	arrivalLines = 50
+	arrivalEach  = time.Second / 5
 )
 
 // Options configure a Service.
@@ -57,6 +65,8 @@ func (o *Options) complete() error {
 type Service struct {
 	opts    Options
 	metrics *metrics
+	// arrivals bounds the lines about new leases.
+	arrivals rate.Sometimes
 }
 
 // New checks the options. It starts nothing.
@@ -68,7 +78,7 @@ func New(opts Options) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("native: %w", err)
 	}
-	return &Service{opts: opts, metrics: m}, nil
+	return &Service{opts: opts, metrics: m, arrivals: rate.Sometimes{First: arrivalLines, Interval: arrivalEach}}, nil
 }
 
 // Register adds both services to a server. The server's codec must hand raw

@@ -224,7 +224,17 @@ func (ss *session) refused(sequence uint64, r *registry.Refusal) *registry.Refus
 	if r.Drop {
 		ss.answers.refuse(sequence, r)
 	}
+	if r.Reason == registry.ReasonUnsteady {
+		return nil // nothing is wrong with the report
+	}
 	return ss.streak.Refuse(r)
+}
+
+// unread tells the registry of a message that could not be read.
+func (ss *session) unread(r *registry.Refusal) *registry.Refusal {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return ss.object(r)
 }
 
 // object tells the registry of a refusal that is not its own.

@@ -22,9 +22,12 @@ const (
 	endClosed   = "closed"
 	endCanceled = "canceled"
 	endBroken   = "broken"
+
+	// openTimeout is how long the first frame may take.
+	openTimeout = 10 * time.Second
 )
 
-// stream is one report stream. The receiver owns frame; the channels lead from
+// stream is one report stream. The receiver owns frame and session; the channels lead from
 // it to the handler.
 type stream struct {
 	service *Service
@@ -33,9 +36,11 @@ type stream struct {
 	answers *answers
 	frame   *frame.Frame
 
-	// opened has the session of the lease, once the first frame named it.
-	opened chan *session
-	done   chan error
+	// session is that of the lease, once the first frame named it, and opened
+	// brings it to the handler.
+	session *session
+	opened  chan *session
+	done    chan error
 }
 
 // crash is a panic of the receiver, on its way to the handler.
@@ -76,10 +81,15 @@ func (st *stream) wait() error {
 	var ss *session
 	var changed, bound, ended <-chan struct{}
 	var held <-chan time.Time
+	late := time.NewTimer(openTimeout)
+	defer late.Stop()
 	for {
 		select {
 		case ss = <-st.opened:
 			changed, held, bound = ss.changed, ss.held.C, ss.bound
+			late.Stop()
+		case <-late.C:
+			return st.object(ingest.Refuse(ingest.ReasonMissingLease, fmt.Sprintf("no first frame came within %s", openTimeout)))
 		case <-bound:
 			bound, ended = nil, ss.binding.Ended()
 		case <-changed:
@@ -140,6 +150,7 @@ func (st *stream) run() {
 	if ss, err = st.open(); err != nil {
 		return
 	}
+	st.session = ss
 	st.opened <- ss
 	err = st.receive(ss)
 }
@@ -179,12 +190,22 @@ func (st *stream) read() error {
 	err := st.conn.RecvMsg(st.frame)
 	if err != nil {
 		if reason := ingest.ReceiveReason(err); reason != "" {
-			return st.object(ingest.Refuse(reason, "the message was not read"))
+			return st.unread(ingest.Refuse(reason, "the message was not read"))
 		}
 		return err
 	}
 	st.service.metrics.bytes.Add(float64(st.frame.Size))
 	return nil
+}
+
+// unread counts a message that could not be read. It is one of the worker that
+// the stream is bound to, if it is.
+func (st *stream) unread(r *registry.Refusal) *registry.Refusal {
+	if st.session == nil {
+		return st.object(r)
+	}
+	count(st.service.metrics.refused, string(r.Reason))
+	return st.session.unread(r)
 }
 
 // object counts a refusal that is not the registry's own, and tells the registry

@@ -414,9 +414,9 @@ func TestAnotherEngineBehindTheAddress(t *testing.T) {
 		why     string
 		other   bool
 	}{
-		"the same":        {vllm(0, 5), "3", "GET /metrics: vllm /metrics, 1 ranks", false},
-		"another version": {vllm(0, 5), "4", "GET /metrics: vllm /metrics, 1 ranks", true},
-		"another family":  {tgi, "3", "GET /metrics: tgi /metrics, 1 ranks", true},
+		"the same":        {vllm(0, 5), "3", "GET /metrics: vllm /metrics, 1 rank", false},
+		"another version": {vllm(0, 5), "4", "GET /metrics: vllm /metrics, 1 rank", true},
+		"another family":  {tgi, "3", "GET /metrics: tgi /metrics, 1 rank", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ask := &asker{facts: registry.Facts{Version: "3", CapacityTokens: 100}}

@@ -125,11 +125,11 @@ func TestOneRequestAtATime(t *testing.T) {
 			t.Errorf("role %s, %s", w.Worker.Role, w.Freshness)
 		}
 		e.forget(t)
-		// Facts for each process, once to know it and once for what it offers,
-		// and nothing of the rest but push.
+		// Facts for each process, once to know it and once for what it offers, and
+		// once as is done each minute; nothing of the rest but push.
 		e.set("/metrics", page(300))
 		<-time.After(50 * time.Second)
-		if asked := e.forget(t); asked["GET /server_info"] > 2 || asked["GET "+pushPath] > 2 {
+		if asked := e.forget(t); asked["GET /server_info"] > 3 || asked["GET "+pushPath] > 2 {
 			t.Errorf("after a restart it was asked for %v", asked)
 		}
 		stop()

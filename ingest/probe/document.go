@@ -76,15 +76,27 @@ func loadStat(raw, dpSize json.RawMessage) (l registry.LoadStat) {
 	if null(d.DPSize) {
 		d.DPSize = dpSize
 	}
-	l.Port, l.Topic, l.Ranks = int(whole(d.Port, maxPort)), text(d.Topic, maxTopicBytes), 1
+	l.Port, l.Ranks = int(whole(d.Port, maxPort)), 1
 	if !null(d.DPSize) {
 		l.Ranks = int(whole(d.DPSize, ingest.HardMaxRanks))
 	}
-	host, ok := endpointHost(d.Host)
-	if l.Host = host; !ok || l.Port == 0 || l.Topic == "" || l.Ranks == 0 || l.Port+l.Ranks-1 > maxPort {
+	var hostOK, topicOK bool
+	l.Host, hostOK = endpointHost(d.Host)
+	l.Topic, topicOK = loadTopic(d.Topic)
+	if !hostOK || !topicOK || l.Port == 0 || l.Ranks == 0 || l.Port+l.Ranks-1 > maxPort {
 		return registry.LoadStat{}
 	}
 	return l
+}
+
+// loadTopic reads the topic of load; empty for the usual one, which an engine
+// need not name: the port alone says that it publishes.
+func loadTopic(raw json.RawMessage) (topic string, ok bool) {
+	if null(raw) {
+		return "", true
+	}
+	topic = text(raw, maxTopicBytes)
+	return topic, topic != ""
 }
 
 // null says that a value is missing or null.

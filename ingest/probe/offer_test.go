@@ -126,6 +126,7 @@ func TestLoadstatOffer(t *testing.T) {
 		want   registry.Offer
 	}{
 		"published":       {sglangInfo, "", registry.Offer{Verdict: registry.VerdictOffered, Detail: "ports 5559 to 5560"}},
+		"no topic named":  {strings.Replace(sglangInfo, `,"load_topic":"load"`, "", 1), "", registry.Offer{Verdict: registry.VerdictOffered, Detail: "ports 5559 to 5560"}},
 		"off":             {serverInfo, "", registry.Offer{Verdict: registry.VerdictAbsent, Reason: registry.ReasonUnsupported, Detail: "GET /server_info: no load_endpoint_port_base"}},
 		"of another kind": {sglangInfo, "vllm", registry.Offer{Verdict: registry.VerdictAbsent, Reason: registry.ReasonUnsupported, Detail: "not of vllm"}},
 		"not there yet":   {"status 503", "", registry.Offer{Reason: registry.ReasonEngineError, Detail: "GET /server_info: 503"}},

@@ -330,12 +330,12 @@ func TestInspect(t *testing.T) {
 
 func TestInspectWithoutOffer(t *testing.T) {
 	r := newProber(t, (&engine{}).dial).Inspect(t.Context(), registry.Target{URL: testURL})
-	if r.Dialect != store.DialectUnspecified || r.Endpoint != nil || r.Reading != nil || r.Unknown != nil || !strings.Contains(r.Why, "poll: absent") {
+	if r.Dialect != store.DialectUnspecified || r.Endpoint != nil || r.Reading != nil || r.Unknown != nil || !strings.Contains(r.Why, "poll: unsupported") {
 		t.Errorf("got %+v", r)
 	}
 	e := &engine{bodies: map[string]string{"/metrics": vllmPage}}
 	r = newProber(t, e.dial).Inspect(t.Context(), registry.Target{URL: testURL})
-	if r.Dialect != store.DialectPoll || !strings.HasPrefix(r.Why, "monitor: absent (GET /server_info: 404); push: absent") || !strings.Contains(r.Why, "vllm /metrics, 1 rank") {
+	if r.Dialect != store.DialectPoll || !strings.HasPrefix(r.Why, "monitor: unsupported (GET /server_info: 404); push: unsupported") || !strings.Contains(r.Why, "vllm /metrics, 1 rank") {
 		t.Errorf("got %s by %q", r.Dialect, r.Why)
 	}
 }

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -160,11 +161,12 @@ func derived(r *ingest.RankReport, f store.Field) bool {
 	return false
 }
 
-// choose returns the first dialect that is offered, and why it is that one.
+// choose returns the first dialect that is offered, and why it is that one, in
+// the words in which a running plane says it of a worker.
 func choose(offers []registry.Offer) (store.Dialect, string) {
 	var why []string
 	for _, o := range offers {
-		why = append(why, fmt.Sprintf("%s: %s (%s)", o.Dialect, o.Verdict, o.Detail))
+		why = append(why, fmt.Sprintf("%s: %s (%s)", o.Dialect, cmp.Or(string(o.Reason), o.Verdict.String()), o.Detail))
 		if o.Verdict == registry.VerdictOffered {
 			return o.Dialect, strings.Join(why, "; ")
 		}

@@ -24,7 +24,12 @@ type Lease struct {
 
 	wish    Wish
 	renewed time.Time
-	changed chan struct{}
+	// state is how it counts in the load, until when it is fresh, and streamed
+	// says that a stream has spoken by it.
+	state    state
+	until    time.Time
+	streamed bool
+	changed  chan struct{}
 	// place is that in the queue.
 	place int
 }
@@ -40,10 +45,12 @@ type Book struct {
 	byID    map[string]*Lease
 	holders map[string]*Lease
 	queue   queue
-	// rate is the sum of what is wanted, as microrate, and step the load that
-	// is granted by.
-	rate int64
-	step int
+	// rates are the sums of what is wanted, as microrate, by state, and step
+	// the load that is granted by.
+	rates [states]int64
+	step  int
+	// fades are the leases that became fresh, the first one first.
+	fades []fading
 }
 
 // NewBook returns an empty book.
@@ -72,7 +79,8 @@ func (b *Book) Begin(holder string, w Wish, now time.Time) *Lease {
 	}
 	l := &Lease{ID: newID(), Holder: holder, wish: w, changed: make(chan struct{})}
 	b.byID[l.ID], b.holders[holder] = l, l
-	b.rate += b.wants(l)
+	b.rates[idle] += b.wants(l)
+	b.freshen(l, now)
 	l.set(b.limits.grant(w, b.step), now)
 	heap.Push(&b.queue, l)
 	return l
@@ -80,10 +88,16 @@ func (b *Book) Begin(holder string, w Wish, now time.Time) *Lease {
 
 // Renew lets a lease last anew, by the wish as it is now.
 func (b *Book) Renew(l *Lease, w Wish, now time.Time) {
-	b.rate -= b.wants(l)
+	w.Brief = w.Brief && !l.streamed
+	b.rates[l.state] -= b.wants(l)
 	l.wish = w
-	b.rate += b.wants(l)
-	l.set(b.limits.grant(w, b.step), now)
+	b.rates[l.state] += b.wants(l)
+	b.put(l, b.limits.grant(w, b.step), now)
+}
+
+// put gives a lease a grant from a renewal on.
+func (b *Book) put(l *Lease, g Grant, renewed time.Time) {
+	l.set(g, renewed)
 	heap.Fix(&b.queue, l.place)
 }
 
@@ -92,7 +106,7 @@ func (b *Book) End(l *Lease) {
 	if b.byID[l.ID] != l {
 		return
 	}
-	b.rate -= b.wants(l)
+	b.rates[l.state] -= b.wants(l)
 	delete(b.byID, l.ID)
 	delete(b.holders, l.Holder)
 	heap.Remove(&b.queue, l.place)
@@ -109,8 +123,9 @@ func (b *Book) Next() *Lease {
 
 // Balance makes the grants those of the load as it is now, and returns the
 // leases whose interval it changed. The sum of the granted rates is within
-// the limit unless all intervals are the longest. It is to be called after a
-// lease began, was renewed or ended.
+// the limit unless all intervals are the longest, but for leases without a
+// stream, which hardly count. It is to be called after a lease began, was
+// renewed or ended.
 func (b *Book) Balance() (changed []*Lease) {
 	step := b.next()
 	if step == b.step {
@@ -134,7 +149,7 @@ func (b *Book) Balance() (changed []*Lease) {
 // next returns the step that the load needs. A load that is hardly below the
 // step stays at it.
 func (b *Book) next() int {
-	load := float64(b.rate) / 1e6 / b.limits.MaxRate
+	load := b.wanted() / 1e6 / b.limits.MaxRate
 	if up := steps(load); up > b.step {
 		return up
 	}

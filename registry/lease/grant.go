@@ -27,6 +27,9 @@ const stepUp, margin = 1.1, 1.05
 type Limits struct {
 	// TTL is the life of a lease for which none is wanted.
 	TTL time.Duration
+	// BriefTTL bounds the life of a brief lease until a stream spoke by it; 0
+	// for not at all.
+	BriefTTL time.Duration
 	// MaxInterval is the longest interval; at least MinInterval.
 	MaxInterval time.Duration
 	// MaxRate is the number of reports per second of all leases together above
@@ -40,6 +43,8 @@ type Wish struct {
 	Interval time.Duration
 	// TTL is the life of the lease; 0 for the usual one.
 	TTL time.Duration
+	// Brief says that the lease is to be short until a stream spoke by it.
+	Brief bool
 }
 
 // Grant is what a reporter gets. It is a plain value and comparable.
@@ -71,6 +76,9 @@ func (l *Limits) grant(w Wish, step int) Grant {
 	ttl := l.TTL
 	if w.TTL > 0 {
 		ttl = w.TTL
+	}
+	if w.Brief && l.BriefTTL > 0 {
+		ttl = min(ttl, l.BriefTTL)
 	}
 	return withTTL(interval, ttl)
 }

@@ -101,6 +101,10 @@ type Config struct {
 	MaxWorkers int `koanf:"max_workers"`
 	// MaxRanks bounds the ranks of a report, 1 to 4096. Default 512.
 	MaxRanks int `koanf:"max_ranks"`
+	// MaxLeasesPerAddress bounds the workers that one address registers and
+	// nothing else lists, 1 to 100000; exempt addresses are not bound. Default
+	// 64.
+	MaxLeasesPerAddress int `koanf:"max_leases_per_address"`
 	// MaxReportsPerSecond bounds the reports of all reporters that registered
 	// themselves, by the intervals that they are granted, 10 to 1000000.
 	// Default 20000.
@@ -164,6 +168,7 @@ func Default() Config {
 		Registration:             RegistrationOpen,
 		MaxWorkers:               10_000,
 		MaxRanks:                 512,
+		MaxLeasesPerAddress:      64,
 		MaxReportsPerSecond:      20_000,
 		MaxWatchers:              2_000,
 		MaxConnections:           16_384,

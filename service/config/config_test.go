@@ -253,6 +253,7 @@ func TestValidate(t *testing.T) {
 		{"registration of known workers", func(c *Config) { c.Registration = RegistrationKnown }, ""},
 		{"reporter port", func(c *Config) { c.ReporterPort = 31000 }, ""},
 		{"reporter port too high", func(c *Config) { c.ReporterPort = 65536 }, "reporter_port: 65536 is not in 0 to 65535"},
+		{"leases of an address", func(c *Config) { c.MaxLeasesPerAddress = 0 }, "max_leases_per_address: 0 is not in 1 to 100000"},
 		{"reports per second", func(c *Config) { c.MaxReportsPerSecond = 9 }, "max_reports_per_second: 9 is not in 10 to 1000000"},
 		{"log level", func(c *Config) { c.LogLevel = "loud" }, "log_level"},
 		{"log format", func(c *Config) { c.LogFormat = "xml" }, "log_format"},

@@ -66,6 +66,7 @@ func limitFlags(fs *pflag.FlagSet) {
 	d := Default()
 	fs.Int("max-workers", d.MaxWorkers, "most workers, 1 to 100000")
 	fs.Int("max-ranks", d.MaxRanks, "most ranks of a report, 1 to 4096")
+	fs.Int("max-leases-per-address", d.MaxLeasesPerAddress, "most workers that one address registers and nothing else lists, 1 to 100000")
 	fs.Int("max-reports-per-second", d.MaxReportsPerSecond, "most reports of registered reporters, by the intervals they are granted, 10 to 1000000")
 	fs.Int("max-watchers", d.MaxWatchers, "most watches, 1 to 100000")
 	fs.Int("max-connections", d.MaxConnections, "most connections of each listener, 1 to 1000000")

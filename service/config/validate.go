@@ -118,6 +118,7 @@ func (p *problems) times(c *Config) {
 func (p *problems) limits(c *Config) {
 	p.count("max_workers", c.MaxWorkers, 1, 100_000)
 	p.count("max_ranks", c.MaxRanks, 1, 4_096)
+	p.count("max_leases_per_address", c.MaxLeasesPerAddress, 1, 100_000)
 	p.count("max_reports_per_second", c.MaxReportsPerSecond, 10, 1_000_000)
 	p.count("max_watchers", c.MaxWatchers, 1, 100_000)
 	p.count("max_connections", c.MaxConnections, 1, 1_000_000)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,7 +15,9 @@ import (
 	"github.com/loadplane/loadplane/registry/egress"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
 const (
@@ -139,6 +143,15 @@ func (l *Link) Close() {
 	_ = l.cc.Close()
 }
 
+// TooLarge says whether an error of Stream.RecvMsg is that of a frame that was
+// too large to be read. A peer may end the stream with the same status code;
+// only gRPC's own text, which names the bound, tells them apart.
+func TooLarge(err error) bool {
+	s := status.Convert(err)
+	return s.Code() == codes.ResourceExhausted && strings.HasPrefix(s.Message(), "grpc: ") &&
+		strings.Contains(s.Message(), "larger than max") && strings.Contains(s.Message(), strconv.Itoa(transportBytes))
+}
+
 // peerOf returns the remote address; the zero AddrPort where it is not TCP.
 func peerOf(c net.Conn) netip.AddrPort {
 	tcp, ok := c.RemoteAddr().(*net.TCPAddr)
@@ -149,7 +162,8 @@ func peerOf(c net.Conn) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// bounded is a connection each write of which has a deadline.
+// bounded is a connection each write of which has a deadline. One that fails
+// ends the connection: gRPC leaves that to whoever reads, who would go on.
 type bounded struct {
 	net.Conn
 	timeout time.Duration
@@ -159,5 +173,9 @@ func (b *bounded) Write(p []byte) (int, error) {
 	if err := b.SetWriteDeadline(time.Now().Add(b.timeout)); err != nil {
 		return 0, err
 	}
-	return b.Conn.Write(p)
+	n, err := b.Conn.Write(p)
+	if err != nil {
+		b.Close()
+	}
+	return n, err
 }

@@ -59,7 +59,11 @@ func (p *Page) Took() time.Duration { return p.Received.Sub(p.Began) }
 
 // Says tells people what a page is that was read.
 func (p *Page) Says() string {
-	return fmt.Sprintf("GET %s: %s, %d ranks", p.Path, p.Endpoint.Name, len(p.Reading.Ranks))
+	unit := "ranks"
+	if len(p.Reading.Ranks) == 1 {
+		unit = "rank"
+	}
+	return fmt.Sprintf("GET %s: %s, %d %s", p.Path, p.Endpoint.Name, len(p.Reading.Ranks), unit)
 }
 
 // Definite says that what came of the page settles whether load can be read
