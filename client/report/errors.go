@@ -2,6 +2,7 @@ package report
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
@@ -30,9 +31,23 @@ const (
 	refusedWait = 30 * time.Second
 	// exhaustedWait is for a plane that has no room and names no time.
 	exhaustedWait = time.Second
-	// takeoverWait bounds the wait for a lease that another reporter has.
-	takeoverWait = time.Second
+	// firstTurn and lastTurn bound the bound of the random wait for a lease that
+	// another reporter has, and leastTurn the wait.
+	firstTurn = 100 * time.Millisecond
+	lastTurn  = 5 * time.Second
+	leastTurn = 10 * time.Millisecond
 )
+
+// advise says what to do about an error, where that is known.
+func advise(err error) error {
+	switch connect.CodeOf(err) {
+	case connect.CodeUnimplemented:
+		return fmt.Errorf("%w: this is not an ingest listener of a plane, whose port is 7401 by default", err)
+	case connect.CodeDeadlineExceeded:
+		return fmt.Errorf("%w: the plane did not answer in time", err)
+	}
+	return err
+}
 
 // refused says that the plane refused in a way that waiting does not cure.
 func refused(err error) bool {

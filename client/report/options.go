@@ -28,6 +28,15 @@ type Options struct {
 	// must not block, and must not change a report that it returned. A report of
 	// another source instance than the one before begins a new stream. Required.
 	Report func(now time.Time) *pb.EngineReport
+	// Planned is told when the reports that are due begin to go by other times:
+	// the next one goes at a time, those after it at an interval. Late is told how
+	// late such a one is made. Both are called by one goroutine at a time and must
+	// not block; nil for not to be told.
+	Planned func(next time.Time, interval time.Duration)
+	Late    func(by time.Duration)
+	// Inherited says at the end of Run that another reporter of the engine takes
+	// the lease over, so that it is not given back; nil for none.
+	Inherited func() bool
 	// Token returns the bearer token of a call; an error counts as a failed one.
 	// It must heed its context. Nil: no token is sent.
 	Token func(ctx context.Context) (string, error)

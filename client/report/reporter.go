@@ -144,16 +144,33 @@ type run struct {
 	anew time.Time
 	// schedule is made at the first grant; the sampler of the session has it.
 	schedule *schedule.Schedule
+	// held counts the attempts in a row that found the lease with another.
+	held int
+	// states, refusals and clamps bound the lines about each.
+	states, refusals, clamps lines
 }
 
 // failed notes why a session ended.
 func (u *run) failed(err error) {
+	err = advise(err)
 	u.note(func(s *Status) { s.LastError = fmt.Errorf("%s: %w", u.opts.Address, err) })
-	level := slog.LevelWarn
+	level, state := slog.LevelWarn, connect.CodeOf(err).String()
 	if errors.Is(err, ErrSourceChanged) || errors.Is(err, errMoved) {
-		level = slog.LevelInfo
+		level, state = slog.LevelInfo, err.Error()
 	}
-	u.log.Log(context.Background(), level, "reporting ended", slog.String("address", u.opts.Address), slog.Any("error", err))
+	if left, ok := u.states.allow("ended "+state, time.Now()); ok {
+		u.log.Log(context.Background(), level, "reporting ended",
+			slog.String("address", u.opts.Address), slog.Any("error", err), slog.Int("left_out", left))
+	}
+}
+
+// began notes that the plane answered a stream.
+func (u *run) began() {
+	u.note(func(s *Status) { s.connect(true, time.Now()) })
+	if left, ok := u.states.allow("began", time.Now()); ok {
+		u.log.Info("reporting began", slog.String("address", u.opts.Address),
+			slog.String("worker", u.Status().WorkerID), slog.Int("left_out", left))
+	}
 }
 
 // wait returns how long to stay away after a session that lasted for some time.
@@ -174,14 +191,19 @@ func (u *run) wait(err error, lasted time.Duration) time.Duration {
 	return at.Sub(now)
 }
 
-// turn returns how long to wait for a lease that another reporter has: about half
-// the time in which that one has to renew it, at most a second.
+// turn returns how long to wait for a lease that another reporter has: a random
+// time, whose bound doubles from 100 ms to 5 s and is not above the life of a
+// lease.
 func (u *run) turn() time.Duration {
-	most := takeoverWait
-	if half := u.granted.renewAfter / 2; half > 0 {
-		most = min(half, most)
+	most := lastTurn
+	if u.held < 6 {
+		most = min(firstTurn<<u.held, lastTurn)
 	}
-	return most/2 + time.Duration(u.random(int64(most/2)+1))
+	if u.granted.ttl > 0 {
+		most = min(most, u.granted.ttl)
+	}
+	u.held++
+	return max(time.Duration(u.random(int64(most)+1)), leastTurn)
 }
 
 // forget forgets the lease.
@@ -202,9 +224,14 @@ func (u *run) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// leave gives the lease back.
+// leave gives the lease back, unless another reporter takes it over.
 func (u *run) leave(ctx context.Context) {
 	if u.lease == "" {
+		return
+	}
+	if u.opts.Inherited != nil && u.opts.Inherited() {
+		u.log.Info("the lease is left to another reporter", slog.String("address", u.opts.Address))
+		u.forget()
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)

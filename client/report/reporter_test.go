@@ -166,7 +166,7 @@ func TestBug23TwoReportersOfOneEngine(t *testing.T) {
 			t.Errorf("the second one shows %v", s.LastError)
 		}
 		first.stop()
-		<-time.After(time.Second + 2*testSettle)
+		<-time.After(lastTurn + 2*testSettle)
 		if e := p.entry(testURL); e == nil || e.Freshness != store.Fresh || e.Load.Source != "b" {
 			t.Errorf("once the first one is gone: %+v", e)
 		}
@@ -494,7 +494,7 @@ func TestHostileGrants(t *testing.T) {
 		if got := s.called(begin); got > 102 {
 			t.Errorf("asked %d times in 10 s", got)
 		}
-		if made := len(r.engine.asked(begin)); made > 10_002 {
+		if made := len(r.engine.asked(begin)); made > 1_002 {
 			t.Errorf("%d reports in 10 s", made)
 		}
 	})

@@ -70,6 +70,7 @@ func (s *session) register(ctx context.Context) error {
 	began := r.GetLeaseId() == ""
 	answer, err := s.run.register(ctx, s.link, r)
 	if err != nil {
+		err = fmt.Errorf("registration: %w", err)
 		if code := connect.CodeOf(err); code == connect.CodeNotFound || code == connect.CodeAlreadyExists {
 			s.run.forget()
 		}
@@ -77,8 +78,8 @@ func (s *session) register(ctx context.Context) error {
 	}
 	s.run.lease, s.run.url, s.run.had = answer.GetLeaseId(), r.GetUrl(), true
 	s.lease, s.url = answer.GetLeaseId(), r.GetUrl()
-	s.granted = grantOf(answer.GetGrant())
-	s.run.granted = s.granted
+	s.granted = s.run.grantOf(answer.GetGrant())
+	s.run.granted, s.run.held = s.granted, 0
 	s.run.note(func(st *Status) {
 		st.WorkerID = answer.GetWorkerId()
 		st.Interval, st.LeaseTTL, st.RenewAfter = s.granted.interval, s.granted.ttl, s.granted.renewAfter
@@ -93,6 +94,7 @@ func (s *session) register(ctx context.Context) error {
 
 // report streams reports until something fails or ctx ends.
 func (s *session) report(ctx context.Context) error {
+	outer := ctx
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	callCtx, err := s.run.authorized(ctx)
@@ -101,7 +103,7 @@ func (s *session) report(ctx context.Context) error {
 	}
 	s.stream, err = loadplanev1connect.NewReportServiceClient(s.link.Client(), s.run.opts.Address, options()).Report(callCtx)
 	if err != nil {
-		return err
+		return fmt.Errorf("report stream: %w", err)
 	}
 	silent := time.AfterFunc(callTimeout, func() { fail(ErrSilent) })
 	defer silent.Stop()
@@ -109,7 +111,7 @@ func (s *session) report(ctx context.Context) error {
 	var parts sync.WaitGroup
 	for _, part := range []func(context.Context) error{
 		s.sample, s.send, s.renew,
-		func(context.Context) error { return s.receive(silent) },
+		func(ctx context.Context) error { return s.receive(ctx, silent) },
 	} {
 		parts.Go(func() {
 			if err := part(ctx); err != nil {
@@ -121,6 +123,9 @@ func (s *session) report(ctx context.Context) error {
 	s.link.Close()
 	parts.Wait()
 	s.run.note(func(st *Status) { st.connect(false, time.Now()) })
+	if cause := context.Cause(ctx); outer.Err() == nil {
+		return fmt.Errorf("report stream: %w", cause)
+	}
 	return context.Cause(ctx)
 }
 
@@ -131,12 +136,20 @@ func (s *session) begin() {
 		s.run.schedule = schedule.New(s.granted.interval, now)
 	}
 	s.run.schedule.SetInterval(s.granted.interval, now)
+	defer s.planned()
 	drain(s.run.hurried)
 	if report := s.run.opts.Report(now); report != nil {
 		s.source = report.GetSourceInstanceId()
 		s.slot.put(report)
 	}
 	s.fired(time.Now())
+}
+
+// planned tells by which times reports go.
+func (s *session) planned() {
+	if told := s.run.opts.Planned; told != nil {
+		told(s.run.schedule.Next(), s.run.schedule.Interval())
+	}
 }
 
 // fired moves the schedule on.
@@ -148,7 +161,7 @@ func (s *session) fired(now time.Time) {
 
 // sample makes reports when they are due.
 func (s *session) sample(ctx context.Context) error {
-	h := hurry{last: time.Now()}
+	h := hurry{bucket: bucket{last: time.Now()}}
 	timer := time.NewTimer(time.Until(s.run.schedule.Next()))
 	defer timer.Stop()
 	for {
@@ -156,7 +169,10 @@ func (s *session) sample(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.respaced:
-			s.run.schedule.SetInterval(s.grant().interval, time.Now())
+			if next := s.grant().interval; next != s.run.schedule.Interval() {
+				s.run.schedule.SetInterval(next, time.Now())
+				s.planned()
+			}
 		case <-s.run.hurried:
 			h.wanted = true
 		case <-timer.C:
@@ -164,6 +180,9 @@ func (s *session) sample(ctx context.Context) error {
 		now := time.Now()
 		interval := s.run.schedule.Interval()
 		if due := !now.Before(s.run.schedule.Next()); due || h.due(now, interval) {
+			if due && s.run.opts.Late != nil {
+				s.run.opts.Late(now.Sub(s.run.schedule.Next()))
+			}
 			if err := s.produce(now); err != nil {
 				return err
 			}
@@ -217,7 +236,8 @@ func (s *session) send(ctx context.Context) error {
 }
 
 // receive takes what the plane answers.
-func (s *session) receive(silent *time.Timer) error {
+func (s *session) receive(ctx context.Context, silent *time.Timer) error {
+	var pace pace
 	for first := true; ; first = false {
 		answer, err := s.stream.Receive()
 		if errors.Is(err, io.EOF) {
@@ -228,8 +248,7 @@ func (s *session) receive(silent *time.Timer) error {
 		}
 		if first {
 			silent.Stop()
-			s.run.note(func(st *Status) { st.connect(true, time.Now()) })
-			s.run.log.Info("reporting began", slog.String("address", s.run.opts.Address), slog.String("worker", s.run.Status().WorkerID))
+			s.run.began()
 		}
 		if g := answer.GetGrant(); g != nil {
 			s.allow(g)
@@ -237,24 +256,27 @@ func (s *session) receive(silent *time.Timer) error {
 		if r := answer.GetRefusal(); r != nil {
 			s.run.refused(r)
 		}
+		if !pause(ctx, pace.wait(time.Now())) {
+			return nil
+		}
 	}
 }
 
-// refused notes a refusal, and logs it where the one before was another.
+// refused notes a refusal, and logs it where the last line was about another.
 func (u *run) refused(r *pb.ReportRefusal) {
-	last := u.Status().LastRefusal
 	u.note(func(st *Status) {
 		st.Refused++
 		st.LastRefusal = Refusal{r.GetSequence(), r.GetReason(), r.GetMessage(), time.Now()}
 	})
-	if last.Reason != r.GetReason() {
-		u.log.Warn("report refused", slog.String("reason", r.GetReason()), slog.String("message", r.GetMessage()))
+	if left, ok := u.refusals.allow("refused "+r.GetReason(), time.Now()); ok {
+		u.log.Warn("report refused", slog.String("address", u.opts.Address), slog.String("reason", r.GetReason()),
+			slog.String("message", r.GetMessage()), slog.Int("left_out", left))
 	}
 }
 
 // allow takes a grant over.
 func (s *session) allow(g *pb.Grant) {
-	next := grantOf(g)
+	next := s.run.grantOf(g)
 	s.mu.Lock()
 	old := s.granted
 	s.granted = next
@@ -300,7 +322,7 @@ func (s *session) renew(ctx context.Context) error {
 			last, wait = began, s.grant().renewAfter
 			plan = retry.New([]string{s.run.opts.Address}, s.run.random)
 		case errors.Is(err, errMoved), lost(err), code == connect.CodeNotFound, code == connect.CodeAlreadyExists:
-			return err
+			return fmt.Errorf("renewal: %w", err)
 		default:
 			s.run.note(func(st *Status) { st.LastError = fmt.Errorf("%s: renewal: %w", s.run.opts.Address, err) })
 			plan.Ended(retry.Ending{Stay: stayOf(err)}, now)

@@ -45,17 +45,9 @@ const hurryBurst = 3
 // hurry bounds the reports that come beside the schedule to one an interval, so
 // that all of them stay within twice the granted rate. It is for one goroutine.
 type hurry struct {
+	bucket
 	// wanted says that a report is due.
 	wanted bool
-	// used are the hurried reports that are not made up for at last.
-	used float64
-	last time.Time
-}
-
-// pass makes up for the time since last.
-func (h *hurry) pass(now time.Time, interval time.Duration) {
-	h.used = max(0, h.used-float64(now.Sub(h.last))/float64(interval))
-	h.last = now
 }
 
 // due says whether a hurried report may be made now.

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"log/slog"
 	"time"
 
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
@@ -16,7 +17,7 @@ type Status struct {
 	// WorkerID is the worker that is reported for; empty while there is no lease.
 	WorkerID string
 	// Interval, LeaseTTL and RenewAfter are those that were granted last; 0
-	// before.
+	// before. An interval is held to 10 ms to a minute, whatever the plane grants.
 	Interval, LeaseTTL, RenewAfter time.Duration
 	// LastRefusal is why a report was refused last; its At is zero before.
 	LastRefusal Refusal
@@ -63,7 +64,24 @@ const (
 	defaultRenewal  = 5 * time.Second
 	// minRenewal keeps a plane from having its reporters call without a break.
 	minRenewal = 100 * time.Millisecond
+	// minInterval and maxInterval bound what is granted.
+	minInterval = 10 * time.Millisecond
+	maxInterval = time.Minute
 )
+
+// grantOf reads a grant, and says where its interval is not kept.
+func (u *run) grantOf(g *pb.Grant) grant {
+	out := grantOf(g)
+	asked := time.Duration(g.GetReportIntervalMs()) * time.Millisecond
+	if asked == 0 || asked == out.interval {
+		return out
+	}
+	if left, ok := u.clamps.allow(asked.String(), time.Now()); ok {
+		u.log.Warn("the granted interval is out of bounds", slog.String("address", u.opts.Address),
+			slog.Duration("granted", asked), slog.Duration("used", out.interval), slog.Int("left_out", left))
+	}
+	return out
+}
 
 // grantOf reads a grant; what is missing gets a default.
 func grantOf(g *pb.Grant) grant {
@@ -75,6 +93,7 @@ func grantOf(g *pb.Grant) grant {
 	if out.interval == 0 {
 		out.interval = defaultInterval
 	}
+	out.interval = min(max(out.interval, minInterval), maxInterval)
 	if out.renewAfter == 0 {
 		out.renewAfter = out.ttl / 3
 	}

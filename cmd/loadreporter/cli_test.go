@@ -57,7 +57,10 @@ func TestExitCodes(t *testing.T) {
 		{engine + "--listen=7410", exitUsage, "--listen: "},
 		{engine + "--listen=127.0.0.1:http", exitUsage, "--listen: "},
 		{engine + "--listen=" + ln.Addr().String(), exitUsage, "--listen: "},
-		{engine + "--state-dir=/does/not/exist", exitUsage, "state folder: "},
+		{engine + "--state-dir=/does/not/exist", exitUsage, "--state-dir: state folder: "},
+		{engine + "--plane=http://a:7401 --plane=HTTP://A:7401/", exitUsage, `--plane: "http://a:7401" and "HTTP://A:7401/" are one plane`},
+		{engine + "--plane=http://a --plane=http://a:80", exitUsage, "are one plane"},
+		{engine + "--plane=http://localhost:7401 --plane=http://127.0.0.1:7401", exitUsage, "are one plane"},
 		{engine + "--log-level=loud", exitUsage, "--log-level: "},
 		{engine + "--log-format=xml", exitUsage, "--log-format: "},
 	}

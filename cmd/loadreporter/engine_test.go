@@ -130,10 +130,17 @@ func TestUnknownFieldsGoAsZeroWhereThatIsAsked(t *testing.T) {
 }
 
 // plane runs a plane in this process and returns the addresses of its API and
-// its ingest listener.
-func plane(t *testing.T) (api, ingest string) {
+// its ingest listener. It knows of workers, as --worker names them.
+func plane(t *testing.T, workers ...string) (api, ingest string) {
+	t.Helper()
+	return planeWith(t, func(c *serviceconfig.Config) { c.Worker = workers })
+}
+
+// planeWith is plane with another change of its settings.
+func planeWith(t *testing.T, change func(*serviceconfig.Config)) (api, ingest string) {
 	t.Helper()
 	cfg := serviceconfig.Default()
+	change(&cfg)
 	cfg.APIListen, cfg.IngestListen, cfg.OpsListen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	s, err := service.New(cfg, service.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -152,6 +159,7 @@ type worker struct {
 	ID        string `json:"worker_id"`
 	Dialect   string
 	Freshness string
+	Reported  int64 `json:"report_time_unix_ms"`
 	Ranks     []map[string]any
 }
 
@@ -205,6 +213,23 @@ func TestNativeReportsOfEveryFamily(t *testing.T) {
 			e.SetFault(sim.Fault{Kind: sim.FaultDown})
 			until(t, "the worker is unreachable", func() bool { all := workers(t, api); return len(all) == 1 && all[0].Freshness == "unreachable" })
 		})
+	}
+}
+
+// The engine is sampled as often as the plane wants reports, not as often as was
+// asked for: here it grants a third of a second for an hour.
+func TestEngineIsSampledAtTheGrantedInterval(t *testing.T) {
+	e := engine(t, sim.KindVLLM, 1)
+	_, ingest := planeWith(t, func(c *serviceconfig.Config) {
+		c.ReportInterval, c.StaleAfter = 300*time.Millisecond, time.Second
+	})
+	p := start(t, "--engine="+e.Info().URL, "--state-dir="+t.TempDir(), "--plane="+ingest, "--interval=1h")
+	until(t, "a grant", func() bool { s := p.status(); return len(s.Node.Planes) == 1 && s.Node.Planes[0].IntervalMs == 333 })
+	samples := func() float64 { return p.metric(`loadplane_source_samples_total{result="ok"}`) }
+	before, sent := samples(), p.status().Node.Planes[0].Reports
+	until(t, "15 reports", func() bool { return p.status().Node.Planes[0].Reports >= sent+15 })
+	if n := samples() - before; n < 10 {
+		t.Errorf("%v samples for 15 reports", n)
 	}
 }
 

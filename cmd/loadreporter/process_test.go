@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,6 +26,8 @@ import (
 	"github.com/loadplane/loadplane/sim"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
@@ -113,6 +116,22 @@ func (p *process) logged() string {
 
 func (p *process) signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
+// stop stops the process as SIGSTOP does, and returns when it has stopped: the
+// signal alone says nothing of when.
+func (p *process) stop() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	until(p.t, "the process has stopped", func() bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		// The state follows the name, which may have spaces and brackets.
+		_, rest, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')'):]), " ")
+		return strings.HasPrefix(rest, "T")
+	})
+}
+
 // kill ends the process as kill -9 does.
 func (p *process) kill() {
 	p.signal(syscall.SIGKILL)
@@ -150,6 +169,22 @@ func (p *process) ask(r *router, interval, lease time.Duration) (int, string) {
 		r.addr.Addr(), r.addr.Port(), interval.Milliseconds(), lease.Milliseconds()))
 }
 
+// metric returns the value of a metric; 0 where there is none.
+func (p *process) metric(name string) float64 {
+	p.t.Helper()
+	_, page := p.get("/metrics")
+	for line := range strings.Lines(page) {
+		if text, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			return v
+		}
+	}
+	return 0
+}
+
 // status is what the tests read of /v1/status.
 type status struct {
 	Role     string
@@ -168,7 +203,10 @@ type status struct {
 		Planes []struct {
 			Connected bool
 			Worker    string `json:"worker_id"`
-			Error     string
+			// IntervalMs is the granted one.
+			IntervalMs int64 `json:"report_interval_ms"`
+			Reports    uint64
+			Error      string
 		}
 	}
 }
@@ -194,7 +232,8 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// router is a gRPC server of the push dialect in this process.
+// router is a gRPC server of the push dialect in this process. As planes do, it
+// ends a stream that does not stay what its first report said.
 type router struct {
 	pb.UnimplementedLoadMonitorServiceServer
 	addr netip.AddrPort
@@ -224,10 +263,18 @@ func newRouter(t *testing.T) *router {
 func (r *router) Report(stream grpc.ClientStreamingServer[pb.LoadReport, emptypb.Empty]) error {
 	r.count(1)
 	defer r.count(-1)
+	var first *pb.LoadReport
 	for {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
+		}
+		if first == nil {
+			first = m
+		}
+		if m.GetSourceInstanceId() != first.GetSourceInstanceId() || m.GetWorker().GetWorkerAddr() != first.GetWorker().GetWorkerAddr() ||
+			m.GetWorker().GetWorkerType() != first.GetWorker().GetWorkerType() {
+			return grpcstatus.Error(codes.InvalidArgument, "claim_changed")
 		}
 		r.mu.Lock()
 		r.got, r.at = append(r.got, m), append(r.at, time.Now())

@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/url"
+	"path/filepath"
 	"strings"
 
 	"github.com/loadplane/loadplane/cmd/loadreporter/build"
@@ -43,8 +47,17 @@ func (a *app) report(ctx context.Context, c *config) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return control.Serve(ctx, ln, face) })
 	g.Go(func() error { return seat.Run(ctx) })
-	err = g.Wait()
+	err = p.nameState(g.Wait())
 	p.logger.Info("load reporter stopped")
+	return err
+}
+
+// nameState names the flag where the files of the owner are what is wrong.
+func (p *parts) nameState(err error) error {
+	var file *fs.PathError
+	if errors.As(err, &file) && strings.HasPrefix(file.Path, filepath.Clean(p.stateDir)) {
+		return fmt.Errorf("--state-dir: %w", err)
+	}
 	return err
 }
 
@@ -84,7 +97,7 @@ func plaintext(address string) bool {
 func (p *parts) seat() (*owner.Seat, error) {
 	files, err := owner.FilesIn(p.stateDir, p.target.Origin)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, usagef("--state-dir: %w", err)
 	}
 	n, err := p.node()
 	if err != nil {

@@ -7,12 +7,14 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/loadplane/loadplane/cmd/loadreporter/owner"
 	"github.com/loadplane/loadplane/cmd/loadreporter/push"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/registry/egress"
@@ -83,7 +85,7 @@ type config struct {
 func (s *settings) check() (*config, error) {
 	c := &config{settings: *s}
 	for _, step := range []func() error{
-		c.checkEngine, c.checkAdvertise, c.checkTimes, c.checkCredentials, c.checkPush, c.checkListen, c.checkLog,
+		c.checkEngine, c.checkAdvertise, c.checkPlanes, c.checkTimes, c.checkCredentials, c.checkPush, c.checkListen, c.checkLog,
 	} {
 		if err := step(); err != nil {
 			return nil, err
@@ -157,6 +159,34 @@ func (c *config) checkAdvertise() error {
 	scheme, _, _ := strings.Cut(c.advertised.URL, "://")
 	c.origin = strings.ToLower(scheme) + "://" + c.advertised.Origin
 	return nil
+}
+
+// checkPlanes refuses a plane that is named twice: it would take the second
+// reporter for another one of the same engine.
+func (c *config) checkPlanes() error {
+	seen := make(map[string]string, len(c.planes))
+	for _, address := range c.planes {
+		key := planeKey(address)
+		if before, ok := seen[key]; ok {
+			return fmt.Errorf("--plane: %q and %q are one plane; name it once", before, address)
+		}
+		seen[key] = address
+	}
+	return nil
+}
+
+// planeKey returns the address of a plane in one spelling.
+func planeKey(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return address
+	}
+	scheme, port := strings.ToLower(u.Scheme), u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[scheme]
+	}
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	return scheme + "://" + owner.SameHost(net.JoinHostPort(host, port)) + strings.TrimRight(u.Path, "/")
 }
 
 // given returns a list of a text; none for an empty one.

@@ -280,14 +280,29 @@ func TestBeforeTheFirstSample(t *testing.T) {
 	}
 }
 
+// The process that goes on with the same life of the engine has built nothing
+// yet, and has to be above what the one before built.
+func TestSequenceGoesOnAboveThatOfTheProcessBefore(t *testing.T) {
+	s := good(rank(0, all()...))
+	before, next := builder(t, &s, nil), builder(t, &s, nil)
+	var last uint64
+	for i := range 100 {
+		last = before.Native(taken.Add(time.Duration(i) * 10 * time.Millisecond)).GetSequence()
+	}
+	if got := next.Native(taken.Add(time.Second)).GetSequence(); got <= last {
+		t.Errorf("the next process begins at %d after %d", got, last)
+	}
+}
+
 func TestSequenceIsOneForAll(t *testing.T) {
 	s := good(rank(0, all()...))
 	b := builder(t, &s, nil)
-	for i := uint64(1); i < 10; i += 2 {
+	first := uint64(taken.UnixMicro())
+	for i := first; i < first+10; i += 2 {
 		if got := b.Push(taken).GetSequenceId(); got != i {
 			t.Errorf("sequence %d, want %d", got, i)
 		}
-		if got := b.Native(taken).GetSequence(); got != i+1 {
+		if got := b.Native(taken.Add(-time.Hour)).GetSequence(); got != i+1 {
 			t.Errorf("sequence %d, want %d", got, i+1)
 		}
 	}

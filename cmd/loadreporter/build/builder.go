@@ -45,15 +45,17 @@ type Options struct {
 	UnknownAsZero bool
 }
 
-// Builder builds all reports of a process. They have one sequence, from 1,
-// and a later one never has an older sample. It is safe for concurrent use.
+// Builder builds all reports of a process. They have one sequence, and a later
+// one never has an older sample. A sequence is not below the wall clock, Unix
+// microseconds, so that the process that goes on with the same life of the
+// engine goes on above. It is safe for concurrent use.
 type Builder struct {
 	opts Options
 	// unnamed is the source before the first sample named one.
 	unnamed string
 
-	mu       sync.Mutex
-	sequence uint64
+	mu              sync.Mutex
+	sequence, built uint64
 }
 
 // New checks the options. It starts nothing.
@@ -99,12 +101,13 @@ func (b *Builder) Identity() Identity {
 func (b *Builder) Built() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.sequence
+	return b.built
 }
 
 // next uses up a sequence number. The caller holds b.mu.
-func (b *Builder) next() uint64 {
-	b.sequence++
+func (b *Builder) next(now time.Time) uint64 {
+	b.built++
+	b.sequence = max(b.sequence+1, uint64(max(now.UnixMicro(), 0)))
 	return b.sequence
 }
 

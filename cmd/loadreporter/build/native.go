@@ -15,7 +15,7 @@ func (b *Builder) native(s *source.Snapshot, now time.Time) *pb.EngineReport {
 	ms := now.UnixMilli()
 	r := &pb.EngineReport{
 		SourceInstanceId: b.sourceOf(s),
-		Sequence:         b.next(),
+		Sequence:         b.next(now),
 		ReportTimeUnixMs: &ms,
 		Status:           pb.Status(v.Status),
 		LastError:        v.Err,

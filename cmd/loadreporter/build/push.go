@@ -58,7 +58,7 @@ func (b *Builder) push(s *source.Snapshot, now time.Time) *pb.LoadReport {
 	}
 	r := &pb.LoadReport{
 		SourceInstanceId: b.sourceOf(s),
-		SequenceId:       b.next(),
+		SequenceId:       b.next(now),
 		ReportTimeUnixMs: now.UnixMilli(),
 		Worker:           b.worker(s),
 		Status:           pb.ReportStatus(v.Status),

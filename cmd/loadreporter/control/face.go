@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/loadplane/loadplane/cmd/loadreporter/push"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
@@ -94,27 +95,28 @@ func (f *Face) startReporting(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.metrics.count(StartReporting, http.StatusOK)
-	writeJSON(w, http.StatusOK, granted{"reporting", req.leaseMs, max(1, req.leaseMs/3)})
+	leaseMs := req.Lease.Milliseconds()
+	writeJSON(w, http.StatusOK, granted{"reporting", leaseMs, max(1, leaseMs/3)})
 }
 
-func (f *Face) register(w http.ResponseWriter, r *http.Request) (request, error) {
+func (f *Face) register(w http.ResponseWriter, r *http.Request) (push.Registration, error) {
 	body, err := read(w, r, maxRegistrationBytes)
 	if err != nil {
-		return request{}, err
+		return push.Registration{}, err
 	}
 	// Engines refuse a content type that is not JSON, and take none for it.
 	if !isJSON(r.Header.Get("Content-Type")) {
-		return request{}, &Fault{http.StatusBadRequest, "the content type is not JSON"}
+		return push.Registration{}, &Fault{http.StatusBadRequest, "the content type is not JSON"}
 	}
 	req, err := parseRequest(body)
 	if err != nil {
-		return request{}, &Fault{http.StatusBadRequest, err.Error()}
+		return push.Registration{}, &Fault{http.StatusBadRequest, err.Error()}
 	}
 	if f.opts.Guard != nil && !f.opts.Guard.Allows(callerOf(r), req.Target.Addr()) {
 		f.opts.Logger.Warn("report target refused", "caller", r.RemoteAddr, "target", req.Target)
-		return request{}, &Fault{http.StatusForbidden, "reports go to the address that asks for them only, or to those of --push-targets"}
+		return push.Registration{}, &Fault{http.StatusForbidden, "reports go to the address that asks for them only, or to those of --push-targets"}
 	}
-	return req, f.opts.Desk.Register(r.Context(), req.Registration)
+	return req, f.opts.Desk.Register(r.Context(), req)
 }
 
 func callerOf(r *http.Request) netip.Addr {

@@ -23,32 +23,26 @@ const (
 	maxNamedBytes        = 64
 )
 
-// request is a valid call of start_reporting. The lease is kept as it was
-// sent: it is granted and echoed whatever it is.
-type request struct {
-	push.Registration
-	leaseMs int64
-}
-
 // keys are those of a start_reporting body; all are required.
 var keys = []string{"ip", "lease_ttl_ms", "port", "report_interval_ms"}
 
 // parseRequest reads the body of start_reporting by the rules of engines:
 // exactly four keys, an address literal, integers that are not written in any
-// other way. The port has 1 to 65535, the times any number from 1.
-func parseRequest(body []byte) (request, error) {
+// other way. The port has 1 to 65535, the times any number from 1; those above
+// push.MaxDuration and push.MaxLease are taken for these.
+func parseRequest(body []byte) (push.Registration, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
-		return request{}, errors.New("the body is not a JSON object")
+		return push.Registration{}, errors.New("the body is not a JSON object")
 	}
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		if !slices.Contains(keys, key) {
-			return request{}, fmt.Errorf("%.*q is not a known key", maxNamedBytes, key)
+			return push.Registration{}, fmt.Errorf("%.*q is not a known key", maxNamedBytes, key)
 		}
 	}
 	for _, key := range keys {
 		if _, ok := fields[key]; !ok {
-			return request{}, fmt.Errorf("%s is missing", key)
+			return push.Registration{}, fmt.Errorf("%s is missing", key)
 		}
 	}
 	ip, errIP := literal(fields["ip"])
@@ -56,9 +50,10 @@ func parseRequest(body []byte) (request, error) {
 	interval, errInterval := integer(fields, "report_interval_ms", math.MaxInt64)
 	lease, errLease := integer(fields, "lease_ttl_ms", math.MaxInt64)
 	r := push.Registration{
-		Target: netip.AddrPortFrom(ip, uint16(port)), Interval: millis(interval), Lease: millis(lease),
+		Target:   netip.AddrPortFrom(ip, uint16(port)),
+		Interval: millis(interval, push.MaxDuration), Lease: millis(lease, push.MaxLease),
 	}
-	return request{r, lease}, errors.Join(errIP, errPort, errInterval, errLease)
+	return r, errors.Join(errIP, errPort, errInterval, errLease)
 }
 
 func literal(raw json.RawMessage) (netip.Addr, error) {
@@ -84,9 +79,9 @@ func integer(fields map[string]json.RawMessage, key string, most int64) (int64, 
 	return n, nil
 }
 
-// millis returns a time of at most push.MaxDuration.
-func millis(ms int64) time.Duration {
-	return time.Duration(min(ms, push.MaxDuration.Milliseconds())) * time.Millisecond
+// millis returns a time that is not longer than most.
+func millis(ms int64, most time.Duration) time.Duration {
+	return time.Duration(min(ms, most.Milliseconds())) * time.Millisecond
 }
 
 // parseHint reads the body of a refresh: nothing, or an object of reason and

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 )
 
@@ -16,8 +15,10 @@ const (
 	writeTimeout    = 10 * time.Second
 	idleTimeout     = 30 * time.Second
 	shutdownTimeout = time.Second
-	// maxConnections is how many connections are open at once; more are closed.
+	// maxConnections is how many connections are open at once, and maxOfAddress
+	// how many from one address.
 	maxConnections = 128
+	maxOfAddress   = 64
 )
 
 // Serve answers requests until ctx ends, and then lets those under way end for
@@ -28,8 +29,10 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
+	r := newRoom(ln)
+	srv.ConnState = r.note
 	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(&limited{Listener: ln, free: maxConnections}) }()
+	go func() { ended <- srv.Serve(r) }()
 	select {
 	case err := <-ended:
 		return err
@@ -44,53 +47,4 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {
 		return err
 	}
 	return nil
-}
-
-// limited closes connections above a number. It is safe for concurrent use.
-type limited struct {
-	net.Listener
-	mu   sync.Mutex
-	free int
-}
-
-// Accept returns the next connection for which there is room.
-func (l *limited) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if l.enter() {
-			return &counted{Conn: c, leave: sync.OnceFunc(l.leave)}, nil
-		}
-		_ = c.Close()
-	}
-}
-
-func (l *limited) enter() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.free == 0 {
-		return false
-	}
-	l.free--
-	return true
-}
-
-func (l *limited) leave() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.free++
-}
-
-// counted is a connection that gives its place back.
-type counted struct {
-	net.Conn
-	leave func()
-}
-
-// Close closes the connection.
-func (c *counted) Close() error {
-	c.leave()
-	return c.Conn.Close()
 }

@@ -41,6 +41,10 @@ func (n *Node) wantPush(target string, interval time.Duration) {
 	n.opts.Source.Want("push/"+target, interval)
 }
 
+func (n *Node) alignPush(target string, due time.Time) {
+	n.opts.Source.Align("push/"+target, due)
+}
+
 // registration is what planes are told of the engine.
 func (n *Node) registration(s *source.Snapshot) *loadplanev1.RegisterRequest {
 	id := n.opts.Identity
@@ -62,7 +66,7 @@ func (n *Node) registration(s *source.Snapshot) *loadplanev1.RegisterRequest {
 // follow acts on each sample until ctx ends.
 func (n *Node) follow(ctx context.Context) {
 	// Planes were told nothing of the engine before the first sample.
-	f := follower{node: n, told: n.registration(&source.Snapshot{}), granted: make([]time.Duration, len(n.planes))}
+	f := follower{node: n, told: n.registration(&source.Snapshot{})}
 	for {
 		s, next := n.opts.Source.Latest()
 		f.see(&s)
@@ -82,8 +86,6 @@ type follower struct {
 	told *loadplanev1.RegisterRequest
 	// status is the verdict on the last sample.
 	status store.Status
-	// granted are the intervals of planes that were wanted from the source.
-	granted []time.Duration
 }
 
 // see acts on a sample: reports go out at once where it answers a hint and
@@ -99,18 +101,19 @@ func (f *follower) see(s *source.Snapshot) {
 	}
 	f.last, f.status = *s, status
 	f.tellFacts(s)
-	f.wantGranted()
 }
 
-// answered says whether a hint came before the sample was asked for, and
-// forgets it then.
+// answered says whether a hint came before the sample was asked for. Hints that
+// came since are not answered by it.
 func (n *Node) answered(s *source.Snapshot) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.hinted.IsZero() || s.Reason != "" || s.Taken.Before(n.hinted) {
 		return false
 	}
-	n.hinted = time.Time{}
+	if n.hinted = (time.Time{}); n.last.After(s.Taken) {
+		n.hinted = n.last
+	}
 	return true
 }
 
@@ -138,15 +141,4 @@ func (f *follower) tellFacts(s *source.Snapshot) {
 		}
 	}
 	f.told = now
-}
-
-// wantGranted samples at the pace that the planes granted.
-func (f *follower) wantGranted() {
-	for i, p := range f.node.planes {
-		interval := cmp.Or(p.reporter.Status().Interval, f.node.opts.Interval)
-		if interval != f.granted[i] {
-			f.granted[i] = interval
-			f.node.opts.Source.Want("native/"+p.address, interval)
-		}
-	}
 }

@@ -64,11 +64,14 @@ type Node struct {
 	targets *push.Set
 	planes  []*plane
 
+	// inherited is that of Start.
+	inherited func() bool
+
 	mu sync.Mutex
-	// hinted is when the last hint came that no sample has answered; zero for
-	// none.
-	hinted time.Time
-	hints  uint64
+	// hinted is when the first hint came that no sample has answered; zero for
+	// none. last is when the last one came.
+	hinted, last time.Time
+	hints        uint64
 	// lossy are the fields that were last sent as 0, for a line about it.
 	lossy string
 }
@@ -100,7 +103,7 @@ func New(opts Options) (*Node, error) {
 		return nil, err
 	}
 	n.targets, err = push.New(push.Options{
-		Report: n.pushed, Want: n.wantPush, Dial: opts.Dial, MaxTargets: opts.MaxTargets,
+		Report: n.pushed, Want: n.wantPush, Align: n.alignPush, Dial: opts.Dial, MaxTargets: opts.MaxTargets,
 		Registerer: opts.Registerer, Logger: opts.Logger,
 	})
 	if err != nil {
@@ -118,6 +121,8 @@ func (n *Node) addPlanes() error {
 		r, err := report.New(report.Options{
 			Address: address, Registration: n.registration(&snap), Report: n.native,
 			Token: n.opts.Token, TLS: n.opts.TLS, Logger: n.opts.Logger.With("plane", address),
+			Planned: func(next time.Time, interval time.Duration) { n.planned("native/"+address, next, interval) },
+			Late:    n.metrics.lateBy, Inherited: func() bool { return n.inherited != nil && n.inherited() },
 		})
 		if err != nil {
 			return fmt.Errorf("plane %s: %w", address, err)
@@ -127,9 +132,31 @@ func (n *Node) addPlanes() error {
 	return nil
 }
 
-// Run samples and reports until ctx ends, first to the routers of left. It
-// returns when all has stopped. It is called once.
-func (n *Node) Run(ctx context.Context, left []push.Registration) error {
+// planned takes up by which times a consumer reports.
+func (n *Node) planned(consumer string, next time.Time, interval time.Duration) {
+	n.opts.Source.Want(consumer, interval)
+	n.opts.Source.Align(consumer, next)
+}
+
+// Start is what a Node begins with. It is a plain value.
+type Start struct {
+	// Left are routers that the owner before left.
+	Left []push.Registration
+	// Inherited says at the end that another process goes on, so that leases at
+	// planes are not given back; nil for none.
+	Inherited func() bool
+	// LifeFile has the life of the engine, for the process that goes on; empty
+	// for none.
+	LifeFile string
+}
+
+// Run samples and reports until ctx ends. It returns when all has stopped. It
+// is called once.
+func (n *Node) Run(ctx context.Context, start Start) error {
+	n.inherited = start.Inherited
+	if start.LifeFile != "" {
+		n.adopt(start.LifeFile)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	n.opts.Source.Want("idle", idleInterval)
 	for _, p := range n.planes {
@@ -137,8 +164,11 @@ func (n *Node) Run(ctx context.Context, left []push.Registration) error {
 		g.Go(func() error { return ended(ctx, "native reporter", p.reporter.Run(ctx)) })
 	}
 	g.Go(func() error { return ended(ctx, "sampling", n.opts.Source.Run(ctx)) })
-	g.Go(func() error { return n.targets.Run(ctx, left) })
+	g.Go(func() error { return n.targets.Run(ctx, start.Left) })
 	g.Go(func() error { n.follow(ctx); return nil })
+	if start.LifeFile != "" {
+		g.Go(func() error { n.remember(ctx, start.LifeFile); return nil })
+	}
 	return g.Wait()
 }
 
@@ -183,7 +213,10 @@ func (n *Node) warnLossy(fields, kept string) {
 // way cause one more together.
 func (n *Node) Refresh(h control.Hint) error {
 	n.mu.Lock()
-	n.hinted = time.Now()
+	n.last = time.Now()
+	if n.hinted.IsZero() {
+		n.hinted = n.last
+	}
 	n.hints++
 	n.mu.Unlock()
 	n.metrics.hints.Inc()

@@ -161,6 +161,29 @@ func TestHintsAreAnsweredByLaterSamples(t *testing.T) {
 	}
 }
 
+// Hints that never cease must not put off the answer to the first one.
+func TestHintsUnderLoadAreAnswered(t *testing.T) {
+	n := newNode(t, options(t))
+	hint := func() {
+		if err := n.Refresh(control.Hint{Count: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hint()
+	for i := range 10 {
+		s := load(int64(i), time.Now())
+		hint() // while the sample is under way
+		if !n.answered(&s) {
+			t.Fatalf("sample %d answers no hint", i)
+		}
+	}
+	// The last one came after the last sample began.
+	s := load(1, time.Now())
+	if !n.answered(&s) || n.answered(&s) {
+		t.Error("the last hint is not answered exactly once")
+	}
+}
+
 func TestSameLoad(t *testing.T) {
 	now := time.Now()
 	a, b, c := load(1, now), load(1, now.Add(time.Second)), load(2, now)

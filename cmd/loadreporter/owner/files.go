@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,8 +25,9 @@ var ErrReplaced = errors.New("the lock file was removed or replaced")
 
 // Files are the lock and the socket for one engine. It is a plain value.
 type Files struct {
-	// Lock is a file that the owner has locked; Socket is the owner's.
-	Lock, Socket string
+	// Lock is a file that the owner has locked; Socket is the owner's. Life is
+	// where it notes the life of the engine.
+	Lock, Socket, Life string
 }
 
 // FilesIn returns the files for an engine, which its origin names, in a private
@@ -39,13 +41,27 @@ func FilesIn(base, origin string) (Files, error) {
 	if err := checkPrivate(dir); err != nil {
 		return Files{}, fmt.Errorf("state folder %s: %w", dir, err)
 	}
-	sum := sha256.Sum256([]byte(origin))
+	sum := sha256.Sum256([]byte(SameHost(origin)))
 	name := filepath.Join(dir, hex.EncodeToString(sum[:8]))
-	f := Files{Lock: name + ".lock", Socket: name + ".sock"}
+	f := Files{Lock: name + ".lock", Socket: name + ".sock", Life: name + ".life"}
 	if len(f.Socket) > maxSocketPath {
 		return Files{}, fmt.Errorf("state folder: the path of the socket, %s, has more than %d bytes", f.Socket, maxSocketPath)
 	}
 	return f, nil
+}
+
+// SameHost gives the usual names of the loopback interface in host:port one
+// name, 127.0.0.1, as they lead to one process.
+func SameHost(origin string) string {
+	host, port, err := net.SplitHostPort(origin)
+	if err != nil {
+		return origin
+	}
+	switch strings.ToLower(host) {
+	case "localhost", "localhost.", "::1", "::ffff:127.0.0.1":
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // checkPrivate says what is wrong with a folder that is to be ours alone.

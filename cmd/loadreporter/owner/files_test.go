@@ -49,6 +49,30 @@ func TestFilesArePrivateAndByEngine(t *testing.T) {
 	}
 }
 
+// The names of the loopback interface are of one engine; other addresses of it,
+// ports and hosts are of others.
+func TestNamesOfTheLoopbackInterfaceAreOneEngine(t *testing.T) {
+	base := t.TempDir()
+	of := func(origin string) Files {
+		f, err := FilesIn(base, origin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	want := of("127.0.0.1:30000")
+	for _, origin := range []string{"localhost:30000", "LOCALHOST:30000", "localhost.:30000", "[::1]:30000", "[::ffff:127.0.0.1]:30000"} {
+		if of(origin) != want {
+			t.Errorf("%s has other files", origin)
+		}
+	}
+	for _, origin := range []string{"localhost:30001", "127.0.0.2:30000", "engine:30000", "localhost"} {
+		if of(origin) == want {
+			t.Errorf("%s has the same files", origin)
+		}
+	}
+}
+
 func TestFoldersOfOthersAreRefused(t *testing.T) {
 	base := t.TempDir()
 	f, err := FilesIn(base, "o")
@@ -184,8 +208,8 @@ func TestTableGoesThereAndBack(t *testing.T) {
 		t.Fatalf("table %+v", back)
 	}
 	for _, r := range back.Targets {
-		most := push.MaxDuration.Milliseconds()
-		if r.Target.Port() == 1 && (r.IntervalMs != 100 || r.LeaseMs != 1500) || r.Target.Port() == 2 && (r.IntervalMs != most || r.LeaseMs != most) {
+		most, longest := push.MaxDuration.Milliseconds(), push.MaxLease.Milliseconds()
+		if r.Target.Port() == 1 && (r.IntervalMs != 100 || r.LeaseMs != 1500) || r.Target.Port() == 2 && (r.IntervalMs != most || r.LeaseMs != longest) {
 			t.Errorf("row %+v", r)
 		}
 	}
@@ -211,7 +235,7 @@ func FuzzParseTable(f *testing.F) {
 		now := time.Now()
 		leases, err := parseTable(line, now)
 		for addr, l := range leases {
-			if err != nil || !addr.IsValid() || l.interval <= 0 || l.interval > push.MaxDuration || !l.expires.After(now) {
+			if err != nil || !addr.IsValid() || l.interval <= 0 || l.interval > push.MaxDuration || !l.expires.After(now) || l.expires.Sub(now) > push.MaxLease {
 				t.Fatalf("%q is %v, %v", line, leases, err)
 			}
 		}

@@ -67,6 +67,10 @@ type Seat struct {
 	// in the last seconds.
 	leases map[netip.AddrPort]lease
 	asked  map[netip.AddrPort]asked
+	// heirs counts the processes that follow the table; it stays as it is once
+	// ending, which is that of the owner's work, is over.
+	heirs  int
+	ending context.Context
 	// hint is the sum of those that are to be forwarded.
 	hint control.Hint
 }
@@ -151,7 +155,12 @@ func (s *Seat) own(ctx context.Context, held *lock) error {
 	mux.HandleFunc("GET "+tablePath, s.streamTable)
 	mux.Handle("/", s.face)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.opts.Node.Run(ctx, left) })
+	s.mu.Lock()
+	s.ending = ctx
+	s.mu.Unlock()
+	g.Go(func() error {
+		return s.opts.Node.Run(ctx, node.Start{Left: left, Inherited: s.inherited, LifeFile: s.opts.Files.Life})
+	})
 	g.Go(func() error { return control.Serve(ctx, ln, mux) })
 	g.Go(func() error { return s.guard(ctx, held) })
 	return g.Wait()
@@ -206,6 +215,27 @@ func (s *Seat) known(now time.Time) map[netip.AddrPort]lease {
 		}
 	}
 	return all
+}
+
+// inherited says whether another process is there that goes on.
+func (s *Seat) inherited() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heirs > 0
+}
+
+// follow counts a process that follows the table, until left is called.
+func (s *Seat) follow() (left func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heirs++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.ending.Err() == nil {
+			s.heirs--
+		}
+	}
 }
 
 // leave ends owning.

@@ -65,10 +65,10 @@ func parseTable(line []byte, now time.Time) (map[netip.AddrPort]lease, error) {
 		if !r.Target.IsValid() || r.Target.Port() == 0 || r.IntervalMs <= 0 || r.LeaseMs <= 0 {
 			return nil, errors.New("the table of the owner has a row without a target, an interval or a lease")
 		}
-		most := push.MaxDuration.Milliseconds()
+		most, longest := push.MaxDuration.Milliseconds(), push.MaxLease.Milliseconds()
 		leases[r.Target] = lease{
 			interval: time.Duration(min(r.IntervalMs, most)) * time.Millisecond,
-			expires:  now.Add(time.Duration(min(r.LeaseMs, most)) * time.Millisecond),
+			expires:  now.Add(time.Duration(min(r.LeaseMs, longest)) * time.Millisecond),
 		}
 	}
 	return leases, nil
@@ -76,6 +76,7 @@ func parseTable(line []byte, now time.Time) (map[netip.AddrPort]lease, error) {
 
 // streamTable answers a request with the table until it ends.
 func (s *Seat) streamTable(w http.ResponseWriter, r *http.Request) {
+	defer s.follow()()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := http.NewResponseController(w)
 	enc := json.NewEncoder(w)

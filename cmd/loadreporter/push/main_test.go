@@ -14,6 +14,8 @@ import (
 	pb "github.com/loadplane/loadplane/proto/router/loadmonitor/v1"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
@@ -22,13 +24,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const ms = time.Millisecond
 
-// router is a gRPC server that takes reports. end ends a stream after the
+// router is a gRPC server that takes reports, and as planes do refuses one that
+// is of another source or engine than the first one of its stream. end ends a stream after the
 // number of reports that it returns, with its error; nil never ends one.
-// deaf reads nothing.
+// deaf reads nothing, and rude does not answer when a stream is closed.
 type router struct {
 	pb.UnimplementedLoadMonitorServiceServer
 	end  func(stream int) (after int, err error)
 	deaf bool
+	rude bool
 
 	mu      sync.Mutex
 	conns   int
@@ -61,6 +65,7 @@ func (r *router) receive(stream grpc.ClientStreamingServer[pb.LoadReport, emptyp
 		<-stream.Context().Done()
 		return stream.Context().Err()
 	}
+	var first claim
 	for i := 0; ; i++ {
 		if i == after {
 			if end == nil {
@@ -69,8 +74,17 @@ func (r *router) receive(stream grpc.ClientStreamingServer[pb.LoadReport, emptyp
 			return end
 		}
 		m, err := stream.Recv()
+		if err != nil && r.rude {
+			<-stream.Context().Done()
+		}
 		if err != nil {
 			return err
+		}
+		if i == 0 {
+			first = claimOf(m)
+		}
+		if claimOf(m) != first {
+			return status.Error(codes.InvalidArgument, "claim_changed")
 		}
 		r.mu.Lock()
 		r.at, r.got = append(r.at, time.Now()), append(r.got, m)
@@ -113,7 +127,9 @@ type plant struct {
 	padding string
 	// slow is how long it takes to build a report.
 	slow time.Duration
-	stop func() error
+	// shape changes reports; nil leaves them.
+	shape func(*pb.LoadReport)
+	stop  func() error
 }
 
 func newPlant(t *testing.T, opts Options, left ...Registration) *plant {
@@ -149,7 +165,18 @@ func (p *plant) report(now time.Time) *pb.LoadReport {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.built++
-	return &pb.LoadReport{SourceInstanceId: "s", SequenceId: p.built, ReportTimeUnixMs: now.UnixMilli(), LastError: &p.padding}
+	r := &pb.LoadReport{SourceInstanceId: "s", SequenceId: p.built, ReportTimeUnixMs: now.UnixMilli(), LastError: &p.padding, Worker: &pb.Worker{WorkerAddr: "a"}}
+	if p.shape != nil {
+		p.shape(r)
+	}
+	return r
+}
+
+// reshape has later reports changed.
+func (p *plant) reshape(shape func(*pb.LoadReport)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shape = shape
 }
 
 func (p *plant) slowDown(d time.Duration) {

@@ -12,6 +12,7 @@ type metrics struct {
 	reports prometheus.Counter
 	skipped prometheus.Counter
 	late    prometheus.Histogram
+	evicted prometheus.Counter
 	ended   *prometheus.CounterVec
 }
 
@@ -34,6 +35,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help:    "How late reports to routers went out that were due.",
 			Buckets: []float64{.0001, .0002, .0005, .001, .002, .005, .01, .05, .25, 1},
 		}),
+		evicted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "loadreporter_push_evicted_total",
+			Help: "Routers that were never connected and gave way to others.",
+		}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loadreporter_push_streams_ended_total",
 			Help: "Streams that routers or the network ended, by what becomes of the target.",
@@ -43,7 +48,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.targets, m.reports, m.skipped, m.late, m.ended} {
+	for _, c := range []prometheus.Collector{m.targets, m.reports, m.skipped, m.late, m.evicted, m.ended} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

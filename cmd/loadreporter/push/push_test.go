@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -373,8 +375,11 @@ func TestRegisterIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlant(t, Options{MaxTargets: 2})
 		for i := range 2 {
-			p.register(netip.AddrPortFrom(addrA.Addr(), uint16(1+i)), time.Second, time.Minute)
+			a := netip.AddrPortFrom(addrA.Addr(), uint16(1+i))
+			p.serve(a, &router{})
+			p.register(a, time.Second, time.Minute)
 		}
+		pass(time.Second)
 		if err := p.Register(Registration{addrB, time.Second, time.Minute}); !errors.Is(err, ErrFull) {
 			t.Errorf("error %v of a third target", err)
 		}
@@ -384,6 +389,49 @@ func TestRegisterIsRefused(t *testing.T) {
 		}
 		if err := p.Register(Registration{addrA, time.Second, time.Minute}); !errors.Is(err, ErrClosed) {
 			t.Errorf("error %v after the end", err)
+		}
+	})
+}
+
+// Targets that never answer must not keep the routers away that do: not for
+// longer than an hour, and not while there are others.
+func TestTargetsThatNeverAnswerGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dead := func(i int) netip.AddrPort { return netip.AddrPortFrom(addrA.Addr(), uint16(100+i)) }
+		reg := prometheus.NewRegistry()
+		p, r := newPlant(t, Options{MaxTargets: 3, Registerer: reg}), &router{}
+		stop := p.serve(addrA, r)
+		p.register(addrA, 100*ms, time.Minute)
+		pass(time.Second)
+		for i := range 5 {
+			p.register(dead(i), 10*ms, math.MaxInt64)
+			pass(ms)
+		}
+		addrs := func() (all []netip.AddrPort) {
+			targets, _ := p.Targets()
+			for i := range targets {
+				all = append(all, targets[i].Addr)
+				if left := time.Until(targets[i].Expires); left > MaxLease {
+					t.Errorf("%s has a lease of %v", targets[i].Addr, left)
+				}
+			}
+			return all
+		}
+		if got, want := addrs(), []netip.AddrPort{dead(3), dead(4), addrA}; !slices.Equal(got, want) {
+			t.Errorf("targets %v, want %v", got, want)
+		}
+		if p.wanted(dead(0).String()) != 0 || p.wanted(dead(4).String()) != 10*ms {
+			t.Error("samples are wanted for one that gave way, or not for one that is there")
+		}
+		// One that was connected once stays, even while it is away.
+		stop()
+		pass(time.Second)
+		p.register(dead(5), time.Second, time.Minute)
+		if got, want := addrs(), []netip.AddrPort{dead(4), dead(5), addrA}; !slices.Equal(got, want) {
+			t.Errorf("targets %v, want %v", got, want)
+		}
+		if n := testutil.ToFloat64(p.metrics.evicted); n != 4 {
+			t.Errorf("%v gave way, want 4", n)
 		}
 	})
 }
@@ -465,6 +513,43 @@ func TestTargetsAreSorted(t *testing.T) {
 			if target.Addr.String() != want[i] {
 				t.Errorf("%s at %d, want %s", target.Addr, i, want[i])
 			}
+		}
+	})
+}
+
+// Who samples for a target is told when it is reported to, by each stream and
+// interval.
+func TestTimesOfReportsAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var told []time.Duration
+		began := time.Now()
+		p := newPlant(t, Options{Align: func(target string, due time.Time) {
+			mu.Lock()
+			defer mu.Unlock()
+			if target != addrA.String() {
+				t.Errorf("told of %s", target)
+			}
+			told = append(told, due.Sub(began))
+		}})
+		stop := p.serve(addrA, &router{})
+		p.register(addrA, 100*ms, time.Minute)
+		pass(250 * ms)
+		p.register(addrA, 100*ms, time.Minute)
+		p.register(addrA, 300*ms, time.Minute)
+		pass(200 * ms)
+		mu.Lock()
+		if want := []time.Duration{100 * ms, 500 * ms}; !slices.Equal(told, want) {
+			t.Errorf("told %v, want %v", told, want)
+		}
+		mu.Unlock()
+		stop()
+		p.serve(addrA, &router{})
+		pass(10 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(told) != 3 {
+			t.Errorf("told %v with another stream", told)
 		}
 	})
 }

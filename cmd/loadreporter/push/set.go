@@ -22,8 +22,10 @@ const (
 	DefaultMaxTargets = 64
 	// MinInterval is the shortest interval: a shorter one is taken for it.
 	MinInterval = 10 * time.Millisecond
-	// MaxDuration bounds intervals and leases: a longer one is taken for it.
+	// MaxDuration bounds intervals, and MaxLease leases: a longer one is taken for
+	// it.
 	MaxDuration = 10 * 365 * 24 * time.Hour
+	MaxLease    = time.Hour
 	// shutdownTimeout bounds the end of all streams.
 	shutdownTimeout = 5 * time.Second
 )
@@ -39,6 +41,9 @@ type Options struct {
 	// Want is told the interval at which a target is reported to, and 0 when it
 	// is gone; nil tells nobody. It must not call the Set.
 	Want func(target string, interval time.Duration)
+	// Align is told one of the times at which a target is reported to, whenever
+	// those are others; nil tells nobody. It must not call the Set.
+	Align func(target string, due time.Time)
 	// Dial is nil for a plain dialer, which notices dead peers.
 	Dial DialFunc
 	// MaxTargets is 0 for DefaultMaxTargets.
@@ -59,6 +64,9 @@ func (o *Options) complete() error {
 	o.MaxTargets = cmp.Or(o.MaxTargets, DefaultMaxTargets)
 	if o.Want == nil {
 		o.Want = func(string, time.Duration) {}
+	}
+	if o.Align == nil {
+		o.Align = func(string, time.Time) {}
 	}
 	if o.Dial == nil {
 		o.Dial = dial
@@ -159,17 +167,19 @@ func (s *Set) join() error {
 }
 
 // Register begins to report to a target, or renews its lease. A lease is
-// counted from now. The errors are ErrClosed and ErrFull.
+// counted from now. Where there is no room, a target that was never connected
+// gives way, the one of longest standing first. The errors are ErrClosed and
+// ErrFull.
 func (s *Set) Register(r Registration) error {
 	r.Interval = min(max(r.Interval, MinInterval), MaxDuration)
-	r.Lease = min(r.Lease, MaxDuration)
+	r.Lease = min(r.Lease, MaxLease)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch old := s.streams[r.Target]; {
 	case s.ctx == nil || s.ctx.Err() != nil:
 		return ErrClosed
 	case old != nil && old.renew(r):
-	case old == nil && len(s.streams) >= s.opts.MaxTargets:
+	case old == nil && len(s.streams) >= s.opts.MaxTargets && !s.evict():
 		return ErrFull
 	default:
 		s.open(r)
@@ -187,10 +197,36 @@ func (s *Set) open(r Registration) {
 	s.tasks.Go(st.run)
 }
 
-// forget takes an ended stream out, unless another has its place.
+// evict ends the stream of the target that was registered longest ago of those
+// that were never connected, and says whether there is one. The caller holds
+// s.mu.
+func (s *Set) evict() bool {
+	var oldest *stream
+	for _, st := range s.streams {
+		if !st.met && (oldest == nil || st.began.Before(oldest.began)) {
+			oldest = st
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	s.opts.Logger.Info("report target gives way", "target", oldest.target)
+	s.metrics.evicted.Inc()
+	oldest.cancel()
+	s.remove(oldest)
+	return true
+}
+
+// forget takes an ended stream out.
 func (s *Set) forget(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.remove(st)
+}
+
+// remove takes a stream out, unless another has its place. The caller holds
+// s.mu.
+func (s *Set) remove(st *stream) {
 	if s.streams[st.target] != st {
 		return
 	}

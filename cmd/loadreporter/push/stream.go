@@ -23,29 +23,48 @@ const (
 	// writeTimeout is after how long a report that cannot be written ends the
 	// stream.
 	writeTimeout = 3 * time.Second
+	// firstWait is for how long the first report to a new target is held back
+	// while it says unreachable, as the first sample may be under way: what a
+	// sample may take by default.
+	firstWait = time.Second
+	// farewell bounds the end of a stream that this side closes.
+	farewell = 500 * time.Millisecond
+	// anewEach is the shortest time between two streams that are opened anew
+	// without a pause.
+	anewEach = time.Second
 )
+
+// errChanged ends a stream whose next report would be of another source, or of
+// an engine with another address or role: receivers refuse it, as a stream has
+// to stay what its first report said.
+var errChanged = errors.New("the engine is another one; its reports go by a new stream")
 
 // stream reports to one target while its lease lasts. ctx ends with the lease
 // or with the set. The fields below hurry belong to the mutex of the set.
 type stream struct {
 	set    *Set
 	target netip.AddrPort
+	// began is when the target came.
+	began  time.Time
 	ctx    context.Context
 	cancel context.CancelFunc
 	// renewed and hurry hold a token after a renewal, and for a report that is
 	// due at once.
 	renewed, hurry chan struct{}
 
-	state    Target
+	state Target
+	// met says that there was a connection once.
+	met      bool
 	revision uint64
 	lease    *time.Timer
 }
 
 // newStream returns the stream of a new target. The caller holds s.mu.
 func newStream(s *Set, r Registration) *stream {
+	now := time.Now()
 	st := &stream{
-		set: s, target: r.Target, renewed: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
-		state: Target{Addr: r.Target, Interval: r.Interval, Expires: time.Now().Add(r.Lease)},
+		set: s, target: r.Target, began: now, renewed: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+		state: Target{Addr: r.Target, Interval: r.Interval, Expires: now.Add(r.Lease)},
 	}
 	st.ctx, st.cancel = context.WithCancel(s.ctx)
 	st.lease = time.AfterFunc(r.Lease, st.cancel)
@@ -86,15 +105,21 @@ const (
 	verdictEnd    verdict = iota // nothing until it is registered again
 	verdictRetry                 // another stream after a pause
 	verdictReject                // another stream after the next registration
+	verdictAnew                  // another stream at once
 )
 
 // String returns the word that the metrics use.
-func (v verdict) String() string { return [...]string{"terminated", "retried", "rejected"}[v] }
+func (v verdict) String() string {
+	return [...]string{"terminated", "retried", "rejected", "reopened"}[v]
+}
 
 // judge reads how a stream ended.
 func judge(err error) verdict {
-	if errors.Is(err, errBlocked) {
+	switch {
+	case errors.Is(err, errBlocked):
 		return verdictRetry
+	case errors.Is(err, errChanged):
+		return verdictAnew
 	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
@@ -109,6 +134,7 @@ func judge(err error) verdict {
 func (st *stream) run() {
 	defer st.end()
 	var pause backoff
+	var anew time.Time
 	for {
 		_, revision := st.asked()
 		ready, err := st.connection()
@@ -125,6 +151,11 @@ func (st *stream) run() {
 			st.sleep(pause.next())
 		case verdictReject:
 			st.awaitRevision(revision)
+		case verdictAnew:
+			if time.Since(anew) < anewEach {
+				st.sleep(pause.next())
+			}
+			anew = time.Now()
 		case verdictEnd:
 			return
 		}
@@ -206,8 +237,12 @@ func (st *stream) connection() (ready bool, err error) {
 	c.watch = time.AfterFunc(writeTimeout, func() { cancel(errBlocked) })
 	defer c.watch.Stop()
 	go func() { c.ended <- rpc.RecvMsg(new(emptypb.Empty)) }()
-	st.note(func(t *Target) { t.Connected = true })
-	if err := c.deliver(); err != nil && !errors.Is(err, io.EOF) {
+	st.note(func(t *Target) { t.Connected, st.met = true, true })
+	switch err := c.deliver(); {
+	case errors.Is(err, errChanged):
+		c.hangUp()
+		return true, err
+	case err != nil && !errors.Is(err, io.EOF):
 		cancel(err) // not sent, and the stream may still be open
 	}
 	err = <-c.ended
@@ -225,10 +260,33 @@ type call struct {
 	ended  chan error
 	watch  *time.Timer
 	rush   rush
+	// claim is that of the first report; nil before it.
+	claim *claim
 }
 
-// deliver sends the first report at once, and the next ones when they are due.
-// It returns nil when the stream ended, else the error of a send.
+// claim is what has to stay the same on a stream.
+type claim struct {
+	source, addr string
+	kind         pb.WorkerType
+}
+
+func claimOf(r *pb.LoadReport) claim {
+	return claim{r.GetSourceInstanceId(), r.GetWorker().GetWorkerAddr(), r.GetWorker().GetWorkerType()}
+}
+
+// hangUp ends the stream from this side. The router has heard of it when it
+// answers, so that a stream after this one does not overtake the end.
+func (c *call) hangUp() {
+	c.watch.Reset(farewell)
+	_ = c.rpc.CloseSend() // else the watch ends the stream
+	if err := <-c.ended; err != nil {
+		c.stream.set.opts.Logger.Debug("report stream closed", "target", c.stream.target, "err", err)
+	}
+}
+
+// deliver sends the first report at once, or when there is something to say,
+// and the next ones when they are due. It returns nil when the stream ended,
+// else the error of a send.
 func (c *call) deliver() error {
 	st := c.stream
 	interval, _ := st.asked()
@@ -238,7 +296,9 @@ func (c *call) deliver() error {
 		return err
 	}
 	plan.Fired(opened)
-	timer := time.NewTimer(time.Until(plan.Next()))
+	align := func() { st.set.opts.Align(st.target.String(), plan.Next()) }
+	align()
+	timer := time.NewTimer(time.Until(c.next(plan)))
 	defer timer.Stop()
 	for {
 		select {
@@ -249,6 +309,7 @@ func (c *call) deliver() error {
 			if now, _ := st.asked(); now != interval {
 				interval = now
 				plan.SetInterval(interval, time.Now())
+				align()
 			}
 		case <-st.hurry:
 			c.rush.ask(time.Now())
@@ -257,8 +318,17 @@ func (c *call) deliver() error {
 				return err
 			}
 		}
-		timer.Reset(time.Until(c.rush.before(plan.Next())))
+		timer.Reset(time.Until(c.next(plan)))
 	}
+}
+
+// next returns when to look for the next report.
+func (c *call) next(plan *schedule.Schedule) time.Time {
+	at := c.rush.before(plan.Next())
+	if over := c.stream.began.Add(firstWait); c.claim == nil && over.Before(at) {
+		return over
+	}
+	return at
 }
 
 // fire sends a report that is due, by the plan or early.
@@ -273,17 +343,36 @@ func (c *call) fire(plan *schedule.Schedule) error {
 	return c.send(now)
 }
 
-// send writes a report. It does not wait for longer than writeTimeout.
+// send writes a report, unless it is too early for it. It does not wait for
+// longer than writeTimeout. The error is errChanged where the stream is not for
+// the report, else that of the write.
 func (c *call) send(now time.Time) error {
 	c.watch.Reset(writeTimeout)
 	defer c.watch.Stop()
-	if err := c.rpc.Send(c.stream.set.opts.Report(now)); err != nil {
+	report := c.stream.set.opts.Report(now)
+	if c.claim == nil {
+		if c.early(report, now) {
+			c.rush.reset()
+			return nil
+		}
+		first := claimOf(report)
+		c.claim = &first
+	}
+	if claimOf(report) != *c.claim {
+		return errChanged
+	}
+	if err := c.rpc.Send(report); err != nil {
 		return err
 	}
 	c.rush.sent(now)
 	c.stream.set.metrics.reports.Inc()
 	c.stream.note(func(t *Target) { t.Reports++ })
 	return nil
+}
+
+// early says that a first report would only tell that nothing is known yet.
+func (c *call) early(r *pb.LoadReport, now time.Time) bool {
+	return r.GetStatus() == pb.ReportStatus_REPORT_STATUS_UNREACHABLE && now.Before(c.stream.began.Add(firstWait))
 }
 
 // minGap is the time between an early report and the one before it.

@@ -136,3 +136,82 @@ func TestPlanTakesUpIntervals(t *testing.T) {
 		}
 	}
 }
+
+// TestPlanLeadsReports has samples of different length end just before the
+// reports that are to have them, whenever the consumer came, at the same rate.
+func TestPlanLeadsReports(t *testing.T) {
+	for name, c := range map[string]struct{ period, takes, jitter time.Duration }{
+		"10 ms":           {ms(10), ms(2), ms(0.5)},
+		"100 ms":          {ms(100), ms(5), ms(2)},
+		"slow page":       {ms(100), ms(70), ms(10)},
+		"1 s":             {time.Second, ms(40), ms(20)},
+		"next to no time": {ms(50), 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(1, 2))
+			for range 50 {
+				var p plan
+				phase := time.Duration(r.Int64N(int64(c.period)))
+				p.want("a", c.period, epoch)
+				p.align("a", epoch.Add(phase), epoch)
+				samples, missed, oldest := 0, 0, time.Duration(0)
+				var taken, ended time.Time
+				for report := epoch.Add(phase); report.Before(epoch.Add(200 * c.period)); report = report.Add(c.period) {
+					for {
+						at, _ := p.due()
+						if at.After(report) {
+							break
+						}
+						p.begin(at)
+						taken, ended = at, at.Add(c.takes+time.Duration(r.Float64()*float64(c.jitter)))
+						p.took(ended)
+						p.end(ended, false)
+						samples++
+					}
+					if report.Before(epoch.Add(100 * c.period)) {
+						continue // it is still learned how long samples take
+					}
+					if ended.After(report) {
+						missed++
+						continue
+					}
+					oldest = max(oldest, report.Sub(taken))
+				}
+				if missed > 10 {
+					t.Errorf("%d of 100 reports are of the sample before", missed)
+				}
+				if most := c.takes + 3*c.jitter + 2*leastLead; oldest > most {
+					t.Errorf("a report has a sample of %s, want %s at most", oldest, most)
+				}
+				if samples < 199 || samples > 202 {
+					t.Errorf("%d samples for 200 reports", samples)
+				}
+			}
+		})
+	}
+}
+
+// TestPlanLeadsMost has consumers of several phases: the grid is that of the
+// consumer for which the samples of all are youngest, and follows when it goes.
+func TestPlanLeadsMost(t *testing.T) {
+	var p plan
+	for id, due := range map[string]float64{"a": 40, "b": 43, "c": 45, "d": 240} {
+		p.want(id, ms(100), epoch)
+		p.align(id, epoch.Add(ms(due)), epoch)
+	}
+	p.want("slow", ms(300), epoch)
+	p.align("slow", epoch.Add(ms(841)), epoch)
+	p.want("odd", ms(170), epoch)
+	p.align("odd", epoch.Add(ms(90)), epoch)
+	p.align("nobody", epoch.Add(ms(10)), epoch)
+	phase := func() time.Duration { return p.next.Sub(epoch) % ms(100) }
+	if phase() != ms(40) {
+		t.Errorf("the grid is at %s", phase())
+	}
+	p.want("a", 0, epoch)
+	p.want("d", ms(500), epoch)
+	p.align("b", epoch.Add(ms(43)), epoch)
+	if phase() != ms(41) {
+		t.Errorf("the grid is at %s once others went", phase())
+	}
+}

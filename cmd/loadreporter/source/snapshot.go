@@ -41,6 +41,17 @@ type Snapshot struct {
 	Facts registry.Facts
 }
 
+// Life is what tells one life of the engine process from the next. It is a
+// plain value.
+type Life struct {
+	// Source is its name.
+	Source string
+	// Process is when the process started, Unix seconds; 0 for unknown.
+	Process float64
+	// Taken is when the request of its last good sample began.
+	Taken time.Time
+}
+
 // failed returns the snapshot after a sample that told no load.
 func (s Snapshot) failed(reason store.Reason, err error) Snapshot {
 	s.Reason, s.Err, s.Refused = reason, "", refused(err)

@@ -107,6 +107,7 @@ type Source struct {
 	plan   plan
 	stats  Stats
 	latest Snapshot
+	life   reader.Life
 	// known says that every question about the facts is answered.
 	known bool
 	// stale closes when latest is replaced.
@@ -139,7 +140,7 @@ func New(opts Options) (*Source, error) {
 		lines: rate.NewLimiter(rate.Every(logEach), logBurst), panics: rate.Sometimes{Interval: time.Minute},
 		reader: reader.New(reader.Options{
 			Clock: opts.Clock, Timeout: opts.Timeout, StaleAfter: opts.StaleAfter,
-			Prefix: instancePrefix, Dial: opts.Dial, Logger: opts.Logger,
+			Prefix: instancePrefix, Derived: true, Dial: opts.Dial, Logger: opts.Logger,
 		}),
 		poked: make(chan struct{}, 1), curious: make(chan struct{}, 1),
 		latest: Snapshot{Facts: opts.Target.Facts}, stale: make(chan struct{}),
@@ -179,6 +180,39 @@ func (s *Source) Want(id string, interval time.Duration) {
 	s.plan.want(id, interval, time.Now())
 	s.mu.Unlock()
 	poke(s.poked)
+}
+
+// Align tells one of the times at which a consumer reports, of which there is
+// one in each interval. Samples then begin so that they are likely to end just
+// before, where consumers agree. It ends with another interval; who does not
+// want samples is ignored.
+func (s *Source) Align(id string, due time.Time) {
+	s.mu.Lock()
+	s.plan.align(id, due, time.Now())
+	s.mu.Unlock()
+	poke(s.poked)
+}
+
+// Adopt goes on with the life of the engine that another process sampled last.
+// It is called before Run.
+func (s *Source) Adopt(l Life) {
+	s.reader.Adopt(reader.Life{Source: l.Source, Process: l.Process}, time.Since(l.Taken))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.publish(s.latest.of(l.Source))
+}
+
+// Life returns the life of the engine that is sampled; ok is false before its
+// first good sample, and while the engine serves nobody, so that it may be
+// another one next.
+func (s *Source) Life() (l Life, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ok = s.life.Source != "" && s.life.Source == s.latest.Source && !s.latest.Taken.IsZero() && !s.latest.Refused
+	if !ok {
+		return Life{}, false
+	}
+	return Life{Source: s.life.Source, Process: s.life.Process, Taken: s.latest.Taken}, true
 }
 
 // Refresh asks for a sample at once, even without a consumer. Calls while one
@@ -266,9 +300,13 @@ func (s *Source) take(sample *reader.Result, took time.Duration) (before, now Sn
 	now = s.after(before, sample)
 	s.stats.Samples++
 	s.stats.Last = took
-	if now.Reason != "" {
+	switch {
+	case now.Reason != "":
 		s.stats.Failures++
+	case sample.Tally.Surveys == 0: // which take longer, and are rare
+		s.plan.took(time.Now())
 	}
+	s.life = s.reader.Life()
 	if sample.Changed || !s.known && before.Reason != "" && now.Reason == "" {
 		poke(s.curious)
 	}

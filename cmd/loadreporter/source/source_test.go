@@ -2,12 +2,14 @@ package source
 
 import (
 	"context"
+	"log/slog"
 	"math"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/loadplane/loadplane/ingest"
@@ -620,5 +622,87 @@ func TestOptions(t *testing.T) {
 	}
 	if _, err := New(good); err == nil {
 		t.Error("the metrics were registered twice")
+	}
+}
+
+// TestSampleLeadsTheReport has a report go at a time of its own: its sample is as
+// old as a sample takes, and no interval.
+func TestSampleLeadsTheReport(t *testing.T) {
+	e := serving(loadsPath, loads(rank{1, 1}))
+	e.takes = 5 * time.Millisecond
+	inBubble(t, e, func(b *bench) {
+		b.Want("report", interval)
+		after(33 * time.Millisecond)
+		due := time.Now().Add(interval)
+		b.Align("report", due)
+		for i := range 50 {
+			after(time.Until(due))
+			if age := time.Since(b.now().Taken); i > 20 && age > 10*time.Millisecond {
+				t.Fatalf("report %d has a sample of %v", i, age)
+			}
+			due = due.Add(interval)
+		}
+	})
+}
+
+// TestAdoptedLife goes on with the life of the engine that another process
+// sampled, unless it may have ended meanwhile.
+func TestAdoptedLife(t *testing.T) {
+	const name = "reporter-before"
+	for _, c := range []struct {
+		test, path, page string
+		process          float64
+		ago              time.Duration
+		down             bool
+		same             bool
+	}{
+		{"page that does not tell", loadsPath, loads(rank{1, 1}), 0, time.Second, false, true},
+		{"after too long", loadsPath, loads(rank{1, 1}), 0, 4 * time.Second, false, false},
+		{"engine that was away", loadsPath, loads(rank{1, 1}), 0, time.Second, true, false},
+		{"same process", "/metrics", vllm(1000, 1), 1000, time.Second, false, true},
+		{"same process after long", "/metrics", vllm(1000, 1), 1000, time.Hour, false, true},
+		{"another process", "/metrics", vllm(1001, 1), 1000, time.Second, false, false},
+	} {
+		t.Run(c.test, func(t *testing.T) {
+			e := serving(c.path, c.page)
+			e.down = c.down
+			synctest.Test(t, func(t *testing.T) {
+				s, err := New(Options{Target: registry.Target{URL: testURL}, Dial: e.dial, Logger: slog.New(slog.DiscardHandler)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Adopt(Life{Source: name, Process: c.process, Taken: time.Now().Add(-c.ago)})
+				if now, _ := s.Latest(); now.Source != name {
+					t.Errorf("at first it is %q", now.Source)
+				}
+				if l, ok := s.Life(); ok {
+					t.Errorf("life %+v before a sample", l)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- s.Run(ctx) }()
+				s.Want("a", interval)
+				after(interval)
+				e.set(func(e *engine) { e.down = false })
+				after(time.Second)
+				now, _ := s.Latest()
+				if (now.Source == name) != c.same || len(now.Ranks) != 1 {
+					t.Errorf("source %q, %d ranks", now.Source, len(now.Ranks))
+				}
+				if l, ok := s.Life(); !ok || l.Source != now.Source || l.Process != c.process && c.same || !l.Taken.Equal(now.Taken) {
+					t.Errorf("life %+v, %v", l, ok)
+				}
+				e.set(func(e *engine) { e.down = true; e.reset = true })
+				after(time.Second)
+				if l, ok := s.Life(); ok {
+					t.Errorf("life %+v while the engine refuses", l)
+				}
+				stop()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				e.cut()
+			})
+		})
 	}
 }

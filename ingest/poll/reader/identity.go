@@ -3,7 +3,10 @@ package reader
 import (
 	"cmp"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/loadplane/loadplane/ingest/poll/fields"
@@ -42,8 +45,46 @@ type kind struct {
 
 // renew begins another instance of the engine process.
 func (r *Reader) renew(process float64) {
-	r.source, r.process, r.healthy = r.opts.Prefix+rand.Text(), process, false
+	r.source, r.process, r.healthy = r.name(process), process, false
 	r.fields, r.renewed = fields.Watch{}, time.Now()
+}
+
+// derivedBytes is how much of a digest stands in a name.
+const derivedBytes = 15
+
+// name names another instance than the one so far. What was taken for another
+// though its process started at the same time has a random name.
+func (r *Reader) name(process float64) string {
+	if r.opts.Derived && process != 0 && process != r.process {
+		start := strconv.FormatFloat(process, 'g', -1, 64)
+		sum := sha256.Sum256([]byte(r.target.URL + " " + start))
+		return r.opts.Prefix + base32.StdEncoding.EncodeToString(sum[:derivedBytes])
+	}
+	return r.opts.Prefix + rand.Text()
+}
+
+// Life is what tells one instance of the engine process from the next. It is a
+// plain value.
+type Life struct {
+	// Source is its name.
+	Source string
+	// Process is when the process started, Unix seconds; 0 for unknown.
+	Process float64
+}
+
+// Life returns the instance that was read last; zero before the first.
+func (r *Reader) Life() Life {
+	if r.source == "" {
+		return Life{}
+	}
+	return Life{r.source, r.process}
+}
+
+// Adopt goes on with the instance that another reader read last, some time ago,
+// as if this one had read it. It is called before the first round.
+func (r *Reader) Adopt(l Life, ago time.Duration) {
+	r.source, r.process = l.Source, l.Process
+	r.unreached = time.Now().Add(-ago)
 }
 
 // identify notes where another process answers than before, and says whether

@@ -45,6 +45,10 @@ type Options struct {
 	StaleAfter time.Duration
 	// Prefix begins the names of instances.
 	Prefix string
+	// Derived has an instance named after the URL and the start of its process,
+	// where the page tells that, so that the next reader of the same process
+	// names it alike. Other names are random.
+	Derived bool
 	// Behind is the page behind which the first search begins; empty for the
 	// first of the table.
 	Behind string

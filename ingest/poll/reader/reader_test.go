@@ -431,3 +431,43 @@ func TestTallyOfFields(t *testing.T) {
 		}
 	})
 }
+
+// TestDerivedNames has two readers of one process name it alike where its page
+// says when it started, and another process or engine otherwise.
+func TestDerivedNames(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		path, page string
+		url        string
+		same       bool
+	}{
+		{"the same process", "/metrics", vllm(1, 2), testURL, true},
+		{"another process", "/metrics", vllm(2, 2), testURL, false},
+		{"another engine", "/metrics", vllm(1, 2), "http://10.0.0.2:30000", false},
+		{"a page that does not tell", "/v1/loads", loads(1), testURL, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var first string
+			inBubble(t, serving("/metrics", vllm(1, 2)).handle, func(b *bench) {
+				b.opts.Derived = true
+				first = b.good().Source
+				if l := b.Life(); l != (Life{first, 1}) || !strings.HasPrefix(first, "test-") {
+					t.Errorf("life %+v of %q", l, first)
+				}
+				b.Forget()
+				if l := b.Life(); l != (Life{}) {
+					t.Errorf("life %+v", l)
+				}
+				if again := b.good().Source; again == first {
+					t.Error("what was forgotten has the same name")
+				}
+			})
+			inBubble(t, serving(c.path, c.page).handle, func(b *bench) {
+				b.opts.Derived, b.target.URL = true, c.url
+				if got := b.good().Source; (got == first) != c.same {
+					t.Errorf("%q, before %q", got, first)
+				}
+			})
+		})
+	}
+}
