@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/fsnotify/fsnotify"
 	"go.yaml.in/yaml/v3"
@@ -14,29 +18,24 @@ import (
 // maxFileBytes bounds the workers file.
 const maxFileBytes = 16 << 20
 
-// fileList is the workers file. A nil list is an error, an empty one is not.
-type fileList struct {
-	Workers *[]fileWorker `yaml:"workers"`
-}
-
 // fileWorker has the keys of the --worker flag.
 type fileWorker struct {
-	URL       string            `yaml:"url"`
-	ID        string            `yaml:"id"`
-	Role      string            `yaml:"role"`
-	Model     words             `yaml:"model"`
-	Zone      string            `yaml:"zone"`
-	Dialect   string            `yaml:"dialect"`
-	Peers     words             `yaml:"peers"`
-	Label     map[string]string `yaml:"label"`
-	Draining  bool              `yaml:"draining"`
-	TokenFile string            `yaml:"token_file"`
-	CAFile    string            `yaml:"ca_file"`
-	Interval  string            `yaml:"interval"`
+	URL       string
+	ID        string
+	Role      string
+	Model     words
+	Zone      string
+	Dialect   string
+	Peers     words
+	Label     map[string]string
+	Draining  bool
+	TokenFile string
+	CAFile    string
+	Interval  string
 	// MaxRunning and ReporterPort are text here, so that the flag's rules read
 	// them.
-	MaxRunning   string `yaml:"max_running"`
-	ReporterPort string `yaml:"reporter_port"`
+	MaxRunning   string
+	ReporterPort string
 }
 
 // words is a list, or a single word.
@@ -57,28 +56,196 @@ func (w *words) UnmarshalYAML(n *yaml.Node) error {
 // empty file and two items of one id are errors; an empty list is none.
 func parseWorkers(data []byte) ([]WorkerSpec, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
-	dec.KnownFields(true)
-	var list fileList
-	switch err := dec.Decode(&list); {
+	var doc yaml.Node
+	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
 		return nil, errors.New("workers file is empty")
 	case err != nil:
 		return nil, fmt.Errorf("workers file: %w", err)
-	case list.Workers == nil:
-		return nil, errors.New("workers file has no list workers; write workers: [] for none")
+	}
+	items, err := listOf(&doc)
+	if err != nil {
+		return nil, err
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, errors.New("workers file has more than one document")
 	}
-	specs := make([]WorkerSpec, 0, len(*list.Workers))
-	for i := range *list.Workers {
-		s, err := (*list.Workers)[i].spec()
+	specs := make([]WorkerSpec, 0, len(items))
+	for i := range items {
+		s, err := readItem(&items[i])
 		if err != nil {
 			return nil, fmt.Errorf("workers file: item %d: %w", i+1, err)
 		}
 		specs = append(specs, s)
 	}
 	return specs, checkUnique(specs)
+}
+
+// listOf returns the items of the list workers.
+func listOf(doc *yaml.Node) ([]yaml.Node, error) {
+	keys, err := keysOf(doc.Content[0], []string{"workers"})
+	if err != nil {
+		return nil, fmt.Errorf("workers file: %w", err)
+	}
+	list, there := keys["workers"]
+	if !there || list.ShortTag() == "!!null" {
+		return nil, errors.New("workers file has no list workers; write workers: [] for none")
+	}
+	if list.Kind == yaml.AliasNode {
+		list = list.Alias
+	}
+	if list.Kind != yaml.SequenceNode {
+		return nil, errors.New("workers file: workers is not a list")
+	}
+	items := make([]yaml.Node, 0, len(list.Content))
+	for _, item := range list.Content {
+		items = append(items, *item)
+	}
+	return items, nil
+}
+
+// readItem reads a worker. The errors say what is wrong in the words of the
+// file.
+func readItem(n *yaml.Node) (WorkerSpec, error) {
+	var f fileWorker
+	fields := f.fields()
+	keys, err := keysOf(n, slices.Sorted(maps.Keys(fields)))
+	if err != nil {
+		return WorkerSpec{}, err
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if err := keys[key].Decode(fields[key].into); err != nil {
+			return WorkerSpec{}, fmt.Errorf("%s: not %s", key, fields[key].kind)
+		}
+	}
+	return f.spec()
+}
+
+// fileField is where the value of a key goes, and what it has to be.
+type fileField struct {
+	into any
+	kind string
+}
+
+// fields are the keys of a worker.
+func (f *fileWorker) fields() map[string]fileField {
+	const text, texts, duration = "a text", "a text or a list of texts", "a duration such as 500ms"
+	return map[string]fileField{
+		"url": {&f.URL, text}, "id": {&f.ID, text}, "role": {&f.Role, text}, "model": {&f.Model, texts},
+		"zone": {&f.Zone, text}, "dialect": {&f.Dialect, text}, "peers": {&f.Peers, texts},
+		"label": {&f.Label, "a mapping of texts"}, "draining": {&f.Draining, "true or false"},
+		"token_file": {&f.TokenFile, text}, "ca_file": {&f.CAFile, text}, "interval": {&f.Interval, duration},
+		"max_running": {&f.MaxRunning, "a whole number"}, "reporter_port": {&f.ReporterPort, "a port"},
+	}
+}
+
+// keysOf returns the values of a mapping by their keys, those of mappings that
+// are merged into it where it has none of its own.
+func keysOf(n *yaml.Node, known []string) (map[string]*yaml.Node, error) {
+	m := merging{known: known, values: map[string]*yaml.Node{}, seen: map[*yaml.Node]bool{}}
+	if err := m.take(n); err != nil {
+		return nil, err
+	}
+	return m.values, nil
+}
+
+// merging collects the values of a mapping.
+type merging struct {
+	known  []string
+	values map[string]*yaml.Node
+	// seen are the mappings that were taken: one that holds itself ends.
+	seen map[*yaml.Node]bool
+}
+
+// take adds what a mapping has and was not there before, then what is merged
+// into it.
+func (m *merging) take(n *yaml.Node) error {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if n.Kind != yaml.MappingNode {
+		return fmt.Errorf("not a mapping with the keys %s", strings.Join(m.known, ", "))
+	}
+	if m.seen[n] {
+		return nil
+	}
+	m.seen[n] = true
+	own := map[string]bool{}
+	var merged []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.ShortTag() == "!!merge" {
+			merged = append(merged, value)
+			continue
+		}
+		switch {
+		case own[key.Value]:
+			return fmt.Errorf("key %s is there twice", key.Value)
+		case key.Kind != yaml.ScalarNode || !slices.Contains(m.known, key.Value):
+			return unknownKey(key.Value, m.known)
+		}
+		own[key.Value] = true
+		if m.values[key.Value] == nil {
+			m.values[key.Value] = value
+		}
+	}
+	return m.merge(merged)
+}
+
+// merge takes mappings, or lists of them.
+func (m *merging) merge(nodes []*yaml.Node) error {
+	for _, n := range nodes {
+		if n.Kind == yaml.AliasNode {
+			n = n.Alias
+		}
+		list := []*yaml.Node{n}
+		if n.Kind == yaml.SequenceNode {
+			list = n.Content
+		}
+		for _, one := range list {
+			if err := m.take(one); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// unknownKey names the known key that is most like the unknown one, and all.
+func unknownKey(key string, known []string) error {
+	key = cut(key)
+	hint, least := "", min(3, len(key))
+	for _, k := range known {
+		if d := distance(strings.ToLower(key), k); d < least {
+			hint, least = "; did you mean "+k+"?", d
+		}
+	}
+	if checkText(key, len(key)) != nil {
+		key = strconv.Quote(key)
+	}
+	return fmt.Errorf("unknown key %s%s (known: %s)", key, hint, strings.Join(known, ", "))
+}
+
+// distance returns how many letters have to be put in, taken out or replaced to
+// make one word of another.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := before
+			if a[i] != b[j] {
+				replaced++
+			}
+			before = row[j+1]
+			row[j+1] = min(replaced, before+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // spec checks an item by the rules of the flag.

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -66,7 +67,7 @@ func TestParseWorkersFileRefuses(t *testing.T) {
 		"workers: []\nworkers": "workers file",
 		"workers: [{url: 'http://a:1', colour: red}]":                  "colour",
 		"workers: [{url: 'http://a:1', role: x}]":                      "item 1: role",
-		"workers: [{url: 'http://a:1', draining: maybe}]":              "bool",
+		"workers: [{url: 'http://a:1', draining: maybe}]":              "item 1: draining: not true or false",
 		"workers: [{url: 'http://a:1', dialect: nosuch}]":              `"nosuch" is not supported`,
 		"workers: [{url: 'http://a:1', reporter_port: 70000}]":         "item 1: reporter_port",
 		"workers: [{url: 'http://a:1', label: {reporter_port: x}}]":    "not a port",
@@ -81,12 +82,75 @@ func TestParseWorkersFileRefuses(t *testing.T) {
 		"workers: [{url: 'http://a:1', max_running: 1e3}]":             "whole number",
 		"workers: [{url: 'http://a:1', zone: \"" + longZone() + "\"}]": "longer",
 	} {
-		if got, err := parseWorkers([]byte(text)); err == nil || !strings.Contains(err.Error(), mention) {
+		got, err := parseWorkers([]byte(text))
+		if err == nil || !strings.Contains(err.Error(), mention) {
 			t.Errorf("%.60q: got %v, %v, want an error that mentions %q", text, got, err, mention)
+			continue
+		}
+		for _, word := range []string{"registry.", "!!", "unmarshal", "type "} {
+			if strings.Contains(err.Error(), word) {
+				t.Errorf("%.60q: the error says %q: %v", text, word, err)
+			}
 		}
 	}
 	if got, err := parseWorkers([]byte("workers: []")); err != nil || len(got) != 0 {
 		t.Errorf("an empty list: %v, %v", got, err)
+	}
+}
+
+// TestWorkersFileNamesTheMistake has the errors whole, but for the end.
+func TestWorkersFileNamesTheMistake(t *testing.T) {
+	const known = " (known: ca_file, dialect, draining, id, interval, label, max_running, model, peers, reporter_port, role, token_file, url, zone)"
+	for _, c := range []struct{ name, text, want string }{
+		{"a letter too many", "workers: [{url: 'http://a:1', labels: {a: b}}]", "item 1: unknown key labels; did you mean label?" + known},
+		{"capitals", "workers: [{url: 'http://a:1'}, {URL: 'http://b:1'}]", "item 2: unknown key URL; did you mean url?" + known},
+		{"hyphen", "workers: [{url: 'http://a:1', max-running: 3}]", "item 1: unknown key max-running; did you mean max_running?" + known},
+		{"like none", "workers: [{url: 'http://a:1', colour: red}]", "item 1: unknown key colour" + known},
+		{"empty", "workers: [{url: 'http://a:1', '': red}]", "item 1: unknown key \"\"" + known},
+		{"not printable", `workers: [{"u\u202erl": 'http://a:1'}]`, `item 1: unknown key "u\u202erl"` + known},
+		{"no text", "workers: [{[url]: 'http://a:1'}]", "item 1: unknown key \"\"" + known},
+		{"merged", "workers: [{url: 'http://a:1', <<: {zones: a}}]", "item 1: unknown key zones; did you mean zone?" + known},
+		{"of the file", "worker: []", "unknown key worker; did you mean workers? (known: workers)"},
+		{"twice", "workers: [{url: 'http://a:1', url: 'http://b:1'}]", "item 1: key url is there twice"},
+		{"an item that is a text", "workers: ['http://a:1']", "item 1: not a mapping with the keys ca_file,"},
+		{"an empty item", "workers:\n  -\n", "item 1: not a mapping with the keys ca_file,"},
+		{"the list in itself", "workers: &a [*a]", "item 1: not a mapping with the keys ca_file,"},
+		{"no list", "workers: {url: 'http://a:1'}", "workers is not a list"},
+		{"a list alone", "- url: http://a:1", "not a mapping with the keys workers"},
+		{"labels as a list", "workers: [{url: 'http://a:1', label: [a]}]", "item 1: label: not a mapping of texts"},
+		{"a list of ports", "workers: [{url: 'http://a:1', reporter_port: [1]}]", "item 1: reporter_port: not a port"},
+		{"a label in itself", "workers: [{url: 'http://a:1', label: &a {x: *a}}]", "item 1: label: not a mapping of texts"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, err := parseWorkers([]byte(c.text)); err == nil || !strings.HasPrefix(err.Error(), "workers file: "+c.want) {
+				t.Errorf("%v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+// TestWorkersFileMerges: what an item says itself goes before what it takes
+// over, and what is named first before the rest.
+func TestWorkersFileMerges(t *testing.T) {
+	got, err := parseWorkers([]byte(`
+workers:
+  - &a {url: 'http://a:1', zone: a, role: decode}
+  - {<<: [{model: m, zone: c}, *a], url: 'http://b:1'}
+  - &loop {url: 'http://c:1', <<: *loop}
+  - <<: *a
+    url: http://d:1
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"http://a:1 a decode []", "http://b:1 c decode [m]", "http://c:1   []", "http://d:1 a decode []"}
+	if len(got) != len(want) {
+		t.Fatalf("%d items", len(got))
+	}
+	for i, s := range got {
+		if text := fmt.Sprintf("%s %s %s %s", s.URL, s.Zone, s.Role, s.Models); text != want[i] {
+			t.Errorf("item %d is %q, want %q", i+1, text, want[i])
+		}
 	}
 }
 
@@ -103,6 +167,7 @@ func TestWorkersFileIsBounded(t *testing.T) {
 func FuzzParseWorkers(f *testing.F) {
 	f.Add([]byte("workers: [{url: 'http://a:1', model: [a], peers: ::1, label: {a: b}}]"))
 	f.Add([]byte("workers: [&a {url: http://b}, *a]"))
+	f.Add([]byte("workers: [&a {url: http://b, <<: [*a, {zone: z}]}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		specs, err := parseWorkers(data)
 		if err != nil {

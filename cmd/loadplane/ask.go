@@ -2,14 +2,13 @@ package main
 
 import (
 	"context"
-	"io"
 
 	"github.com/loadplane/loadplane/cmd/loadplane/remote"
 	"github.com/spf13/cobra"
 )
 
 // question is what a command asks a running plane, and writes.
-type question func(c *remote.Client, ctx context.Context, w io.Writer, format string) error
+type question func(c *remote.Client, ctx context.Context, s remote.Screen, format string) error
 
 // asks completes a command that puts one question to a running plane: the
 // flags that say how to reach it, and --output with its formats, the default
@@ -28,7 +27,7 @@ func (a *app) asks(cmd *cobra.Command, ask question, formats ...string) *cobra.C
 			return err
 		}
 		defer c.Close()
-		return ask(c, cmd.Context(), a.out, format)
+		return ask(c, cmd.Context(), remote.Screen{Writer: a.out, Columns: a.columns}, format)
 	}
 	f.Register(cmd.Flags())
 	out.Register(cmd.Flags(), formats...)

@@ -60,7 +60,7 @@ func TestExitCodes(t *testing.T) {
 		{"probe http://a:1 --timeout=0s", exitUsage, "--timeout: want more than 0"},
 		{"probe http://a:1 --token-file=/does/not/exist", exitUsage, "--token-file"},
 		{"probe http://a:1 --ca=" + token, exitUsage, "--ca: "},
-		{"probe http://127.0.0.1:1", exitFailure, "no dialect can be used with http://127.0.0.1:1: monitor: unknown"},
+		{"probe http://127.0.0.1:1", exitFailure, "no dialect can be used with http://127.0.0.1:1: monitor: connect_failed"},
 		{"workers", exitUsage, "list"},
 		{"workers bogus", exitUsage, "bogus"},
 		{"snapshot -o xml", exitUsage, `"xml" is not one of table, wide, json, yaml`},

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/loadplane/loadplane/cmd/loadplane/remote"
+	"github.com/loadplane/loadplane/cmd/loadplane/table"
 	"github.com/loadplane/loadplane/service"
 	"github.com/loadplane/loadplane/service/config"
 	"github.com/loadplane/loadplane/sim"
@@ -92,7 +93,16 @@ func fleetText(opts sim.Options, fleet *sim.Fleet) string {
 			parts = append(parts, fmt.Sprintf("%d %s", count[k], k))
 		}
 	}
-	return fmt.Sprintf("%d engines x %d ranks\n\n", opts.Engines, opts.Ranks) + remote.Wrap("  kinds    ", strings.Join(parts, ", "))
+	size := plural(opts.Engines, "engine") + " x " + plural(opts.Ranks, "rank")
+	return size + "\n\n" + table.Wrap("  kinds    ", strings.Join(parts, ", "))
+}
+
+// plural counts things.
+func plural(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // demoText says what to open and what to paste.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -93,6 +94,14 @@ func TestDemoAndItsClients(t *testing.T) {
 			t.Errorf("wide:\n%s", out)
 		}
 	})
+	t.Run("workers wide on a terminal", func(t *testing.T) {
+		var out, errs bytes.Buffer
+		a := &app{out: &out, err: &errs, columns: 80}
+		if code := a.run(soon(t), []string{"workers", "list", "--server=" + api, "-o", "wide"}); code != exitOK || !strings.Contains(out.String(), "no room for WHY") {
+			t.Errorf("exit %d: %s\n%s", code, errs.String(), out.String())
+		}
+		requireWidth(t, out.String())
+	})
 	t.Run("wrong port", func(t *testing.T) {
 		code, _, err := run(t, "snapshot", "--server="+ops)
 		if code != exitFailure || !strings.Contains(err, "is not the API of a plane") {
@@ -157,8 +166,9 @@ func TestFleetText(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
 		{"--engines=8", "8 engines x 4 ranks\n\n  kinds    8 sglang\n"},
 		{"--engines=5 --mixed", "5 engines x 4 ranks\n\n  kinds    1 sglang, 1 sglang-monitor, 1 sglang-loadstat, 1 vllm, 1 native\n"},
-		{"--mixed --ranks=1", "11 engines x 1 ranks\n\n  kinds    2 sglang, 1 sglang-monitor, 1 sglang-loadstat, 1 sglang-poll, 1 vllm,\n           1 tgi, 1 llamacpp, 1 trtllm, 1 triton, 1 native\n"},
+		{"--mixed --ranks=1", "11 engines x 1 rank\n\n  kinds    2 sglang, 1 sglang-monitor, 1 sglang-loadstat, 1 sglang-poll, 1 vllm,\n           1 tgi, 1 llamacpp, 1 trtllm, 1 triton, 1 native\n"},
 		{"--mixed --kinds=native", "8 engines x 4 ranks\n\n  kinds    8 native\n"},
+		{"--engines=1 --ranks=2", "1 engine x 2 ranks\n\n  kinds    1 sglang\n"},
 		{"--engines=3 --kinds=vllm,tgi", "3 engines x 4 ranks\n\n  kinds    2 vllm, 1 tgi\n"},
 	} {
 		var f fleetFlags

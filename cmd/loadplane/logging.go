@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lmittmann/tint"
-	"github.com/loadplane/loadplane/cmd/loadplane/remote"
+	"github.com/loadplane/loadplane/cmd/loadplane/table"
 )
 
 // maxLogValue bounds a text in a log line, bytes.
@@ -50,4 +50,4 @@ func boundAttr(groups []string, attr slog.Attr) slog.Attr {
 	return attr
 }
 
-func logText(s string) string { return remote.Printable(redactURL(s), maxLogValue) }
+func logText(s string) string { return table.Printable(redactURL(s), maxLogValue) }

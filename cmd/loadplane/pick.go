@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 
 	"github.com/loadplane/loadplane/cmd/loadplane/remote"
 	"github.com/spf13/cobra"
@@ -18,7 +17,7 @@ until a report covers it, at the latest until the stale time is over, so that
 the next one is told another; with --no-credit it does not.`,
 	}
 	f.Register(cmd.Flags())
-	return a.asks(cmd, func(c *remote.Client, ctx context.Context, w io.Writer, format string) error {
-		return c.Pick(ctx, w, format, f)
+	return a.asks(cmd, func(c *remote.Client, ctx context.Context, s remote.Screen, format string) error {
+		return c.Pick(ctx, s, format, f)
 	}, "table", "json")
 }

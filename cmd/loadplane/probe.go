@@ -8,6 +8,7 @@ import (
 
 	"github.com/loadplane/loadplane/cmd/loadplane/inspect"
 	"github.com/loadplane/loadplane/cmd/loadplane/remote"
+	"github.com/loadplane/loadplane/cmd/loadplane/table"
 	"github.com/loadplane/loadplane/ingest/probe"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/registry/egress"
@@ -72,7 +73,7 @@ func (a *app) probe(ctx context.Context, f probeFlags, url string) error {
 		return err
 	}
 	if report.Dialect == store.DialectUnspecified {
-		return fmt.Errorf("no dialect can be used with %s: %s", target.URL, remote.Printable(report.Why, 1024))
+		return fmt.Errorf("no dialect can be used with %s: %s", target.URL, table.Printable(report.Why, 1024))
 	}
 	return nil
 }

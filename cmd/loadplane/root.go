@@ -26,6 +26,8 @@ type app struct {
 	environ []string
 	// terminal says that err is one.
 	terminal bool
+	// columns is the width of the terminal that out is; 0 where it is none.
+	columns int
 	// started says that a command's own work began: errors before that are
 	// faults of the command line.
 	started bool

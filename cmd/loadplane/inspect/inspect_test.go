@@ -52,7 +52,7 @@ func vllm() *probe.Report {
 		Unknown: []store.Field{store.NumWaitingReqs, store.GenThroughput},
 		Rates:   true,
 		Dialect: store.DialectPoll,
-		Why:     "push: absent (GET /v1/start_reporting: 404); poll: offered (GET /metrics: vllm /metrics, 2 ranks)",
+		Why:     "push: unsupported (GET /v1/start_reporting: 404); poll: offered (GET /metrics: vllm /metrics, 2 ranks)",
 	}
 }
 
@@ -63,7 +63,7 @@ role     -
 DP size  -
 a rank   capacity - tokens, maximum - running requests
 dialect  poll
-why      push: absent (GET /v1/start_reporting: 404); poll: offered (GET
+why      push: unsupported (GET /v1/start_reporting: 404); poll: offered (GET
          /metrics: vllm /metrics, 2 ranks)
 
 PAGE                STATUS BYTES TOOK RESULT
@@ -155,13 +155,26 @@ func TestWays(t *testing.T) {
 	requireWidth(t, table.String())
 }
 
+// An engine that publishes its load need not name the topic.
+func TestWaysWithoutATopic(t *testing.T) {
+	r := vllm()
+	r.Facts.LoadStat = registry.LoadStat{Port: 5559, Ranks: 1}
+	var table, doc bytes.Buffer
+	if err := errors.Join(Table(&table, r), JSON(&doc, r)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(table.String(), "sockets  port 5559\n") || strings.Contains(doc.String(), `"topic"`) {
+		t.Errorf("a topic is shown:\n%s\n%s", table.String(), doc.String())
+	}
+}
+
 // nothing is what an engine gives that cannot be reached.
 func nothing() *probe.Report {
 	return &probe.Report{
 		URL:    "http://10.0.0.1:8000",
 		Asked:  []probe.Asked{{Path: "/server_info", Reason: "unreachable", Detail: "no connection: refused"}},
 		Offers: []registry.Offer{{Dialect: store.DialectPush, Reason: "unreachable", Detail: "no connection: refused"}},
-		Why:    "push: unknown (no connection: refused)",
+		Why:    "push: unreachable (no connection: refused)",
 	}
 }
 
@@ -171,7 +184,7 @@ func TestTableOfNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"engine   -\n", "models   -\n", "dialect  none can be used\n", "why      push: unknown (no connection: refused)\n",
+		"engine   -\n", "models   -\n", "dialect  none can be used\n", "why      push: unreachable (no connection: refused)\n",
 		"note     some questions about the engine had no definite answer\n", "/server_info      -     -  0ms unreachable\n",
 	} {
 		if !strings.Contains(b.String(), want) {
@@ -251,7 +264,7 @@ func TestJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`{"url":"http://10.0.0.1:8000","dialect":"poll","why":"push: absent (GET`,
+		`{"url":"http://10.0.0.1:8000","dialect":"poll","why":"push: unsupported (GET`,
 		`"engine":{"family":"vllm","version":"0.26.0","models":["a","b"]},"complete":true,`,
 		`{"dialect":"push","verdict":"absent","reason":"unsupported","detail":"GET /v1/start_reporting: 404"}`,
 		`{"path":"/metrics","status":200,"bytes":65831,"took_ms":12000,"endpoint":"vllm /metrics"}`,

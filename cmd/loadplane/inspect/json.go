@@ -46,7 +46,7 @@ type engineDoc struct {
 type socketsDoc struct {
 	Host  string `json:"host,omitempty"`
 	Port  int    `json:"port"`
-	Topic string `json:"topic"`
+	Topic string `json:"topic,omitempty"`
 	Ranks int    `json:"ranks"`
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/loadplane/loadplane/cmd/loadplane/remote"
+	"github.com/loadplane/loadplane/cmd/loadplane/table"
 	"github.com/loadplane/loadplane/ingest/poll/sample"
 	"github.com/loadplane/loadplane/ingest/probe"
 	"github.com/loadplane/loadplane/registry"
@@ -46,17 +47,17 @@ func heading(r *probe.Report) string {
 	if r.Dialect == store.DialectUnspecified {
 		dialect = "none can be used"
 	}
-	text := remote.Wrap("url      ", r.URL) +
-		remote.Wrap("engine   ", cmp.Or(strings.TrimSpace(f.Family+" "+f.Version), "-")) +
-		remote.Wrap("models   ", cmp.Or(strings.Join(f.Models, " "), "-")) +
-		remote.Wrap("role     ", role(f)) +
-		remote.Wrap("DP size  ", number(int64(f.DPSize))) +
-		remote.Wrap("a rank   ", "capacity "+number(f.CapacityTokens)+" tokens, maximum "+number(f.MaxRunning)+" running requests") +
+	text := table.Wrap("url      ", r.URL) +
+		table.Wrap("engine   ", cmp.Or(strings.TrimSpace(f.Family+" "+f.Version), "-")) +
+		table.Wrap("models   ", cmp.Or(strings.Join(f.Models, " "), "-")) +
+		table.Wrap("role     ", role(f)) +
+		table.Wrap("DP size  ", number(int64(f.DPSize))) +
+		table.Wrap("a rank   ", "capacity "+number(f.CapacityTokens)+" tokens, maximum "+number(f.MaxRunning)+" running requests") +
 		ways(r) +
-		remote.Wrap("dialect  ", dialect) +
-		remote.Wrap("why      ", cmp.Or(r.Why, "-"))
+		table.Wrap("dialect  ", dialect) +
+		table.Wrap("why      ", cmp.Or(r.Why, "-"))
 	if !r.Complete {
-		text += remote.Wrap("note     ", "some questions about the engine had no definite answer")
+		text += table.Wrap("note     ", "some questions about the engine had no definite answer")
 	}
 	return text
 }
@@ -64,10 +65,14 @@ func heading(r *probe.Report) string {
 // ways says where the engine gives its load by itself; empty for nowhere.
 func ways(r *probe.Report) (text string) {
 	if r.ReporterPort != 0 {
-		text += remote.Wrap("reporter ", "port "+number(int64(r.ReporterPort)))
+		text += table.Wrap("reporter ", "port "+number(int64(r.ReporterPort)))
 	}
 	if l := r.Facts.LoadStat; l.Port != 0 {
-		text += remote.Wrap("sockets  ", probe.Sockets(l)+", topic "+l.Topic)
+		where := probe.Sockets(l)
+		if l.Topic != "" {
+			where += ", topic " + l.Topic
+		}
+		text += table.Wrap("sockets  ", where)
 	}
 	return text
 }
@@ -89,7 +94,7 @@ func number(n int64) string {
 
 // pages lists the questions and what came of each.
 func pages(w io.Writer, asked []probe.Asked) error {
-	columns := []remote.Column{
+	columns := []table.Column{
 		{Head: "PAGE", Width: 38}, {Head: "STATUS", Width: 6, Right: true}, {Head: "BYTES", Width: 7, Right: true},
 		{Head: "TOOK", Width: 6, Right: true}, {Head: "RESULT", Width: 19},
 	}
@@ -121,12 +126,12 @@ func fields(w io.Writer, r *probe.Report) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "\n%-27s READ FROM\n", "FIELD")
 	for _, m := range r.Reading.Matches {
-		text.WriteString(remote.Wrap(fmt.Sprintf("%-27s ", store.Fields[m.Field].Name), m.Name))
+		text.WriteString(table.Wrap(fmt.Sprintf("%-27s ", store.Fields[m.Field].Name), m.Name))
 	}
-	text.WriteString("\n" + remote.Wrap("page     ", r.Endpoint.Name))
-	text.WriteString(remote.Wrap("unknown  ", cmp.Or(strings.Join(names(r.Unknown), ", "), "nothing")))
+	text.WriteString("\n" + table.Wrap("page     ", r.Endpoint.Name))
+	text.WriteString(table.Wrap("unknown  ", cmp.Or(strings.Join(names(r.Unknown), ", "), "nothing")))
 	for _, line := range notes(r) {
-		text.WriteString(remote.Wrap("note     ", line))
+		text.WriteString(table.Wrap("note     ", line))
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
@@ -186,9 +191,9 @@ var shownFields = []struct {
 
 // ranks lists the values of the first ranks.
 func ranks(w io.Writer, r *sample.Reading) error {
-	columns := []remote.Column{{Head: "RANK", Width: 4, Right: true}}
+	columns := []table.Column{{Head: "RANK", Width: 4, Right: true}}
 	for _, f := range shownFields {
-		columns = append(columns, remote.Column{Head: f.head, Width: max(5, len(f.head)), Right: true})
+		columns = append(columns, table.Column{Head: f.head, Width: max(5, len(f.head)), Right: true})
 	}
 	shown := r.Ranks[:min(len(r.Ranks), maxShown)]
 	var rows [][]string
@@ -203,7 +208,11 @@ func ranks(w io.Writer, r *sample.Reading) error {
 	if err := section(w, columns, rows); err != nil || len(shown) == len(r.Ranks) {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%d more ranks with --output json\n", len(r.Ranks)-len(shown))
+	more, things := len(r.Ranks)-len(shown), "ranks"
+	if more == 1 {
+		things = "rank"
+	}
+	_, err := fmt.Fprintf(w, "%d more %s with --output json\n", more, things)
 	return err
 }
 
@@ -227,9 +236,9 @@ func cell(r *store.Rank, f store.Field) string {
 }
 
 // section writes a table after an empty line.
-func section(w io.Writer, columns []remote.Column, rows [][]string) error {
+func section(w io.Writer, columns []table.Column, rows [][]string) error {
 	if _, err := io.WriteString(w, "\n"); err != nil {
 		return err
 	}
-	return remote.WriteTable(w, columns, rows)
+	return table.Write(w, columns, rows)
 }

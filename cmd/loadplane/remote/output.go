@@ -14,6 +14,16 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+// maxText bounds a text from outside in a line, bytes.
+const maxText = 256
+
+// Screen is where the answer to a question is written. It is for one goroutine.
+type Screen struct {
+	io.Writer
+	// Columns is the width of the terminal, in characters; 0 where it is none.
+	Columns int
+}
+
 // Output is the flag -o. It is for one goroutine.
 type Output struct {
 	value   string

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"connectrpc.com/connect"
+	"github.com/loadplane/loadplane/cmd/loadplane/table"
 	"github.com/spf13/pflag"
 )
 
@@ -110,14 +111,14 @@ func readPicks(body []byte) ([]picked, error) {
 
 // writePicks writes at least one pick for people.
 func writePicks(w io.Writer, picks []picked) error {
-	head := fmt.Sprintf("version %d, policy %s", picks[0].Version, Printable(picks[0].Policy, 24))
+	head := fmt.Sprintf("version %d, policy %s", picks[0].Version, table.Printable(picks[0].Policy, 24))
 	if picks[0].Fallback {
-		head += ", local load decides: " + Printable(picks[0].Reason, 24)
+		head += ", local load decides: " + table.Printable(picks[0].Reason, 24)
 	}
 	if _, err := fmt.Fprintln(w, head); err != nil {
 		return err
 	}
-	columns := []Column{{"WORKER", 30, false}, {"RANK", 5, true}, {"FIELD", 23, false}, {"SCORE", 10, true}, {"AGE", 6, true}}
+	columns := []table.Column{table.Left("WORKER", 30), table.Right("RANK", 5), table.Left("FIELD", 23), table.Right("SCORE", 10), table.Right("AGE", 6)}
 	rows := make([][]string, len(picks))
 	for i, p := range picks {
 		age := ""
@@ -126,7 +127,7 @@ func writePicks(w io.Writer, picks []picked) error {
 		}
 		rows[i] = []string{p.WorkerID, optional(p.DPRank, "%d"), p.Field, optional(p.Score, "%.4g"), age}
 	}
-	return WriteTable(w, columns, rows)
+	return table.Write(w, columns, rows)
 }
 
 // get returns the answer to a GET. An error has the code of its kind.
@@ -165,7 +166,7 @@ func refused(status int, body []byte) error {
 	var told struct{ Reason, Message string }
 	text := fmt.Errorf("status %d", status)
 	if json.Unmarshal(body, &told) == nil && told.Reason != "" {
-		text = fmt.Errorf("%s: %s", Printable(told.Reason, 64), Printable(told.Message, maxText))
+		text = fmt.Errorf("%s: %s", table.Printable(told.Reason, 64), table.Printable(told.Message, maxText))
 	}
 	switch status {
 	case http.StatusBadRequest:

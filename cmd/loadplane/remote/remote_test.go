@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/loadplane/loadplane/client"
+	"github.com/loadplane/loadplane/cmd/loadplane/table"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -36,7 +37,7 @@ func extreme() *pb.WatchSnapshotsResponse {
 func TestSnapshotTableIsNarrow(t *testing.T) {
 	var b bytes.Buffer
 	columns, rows := snapshotTable(extreme(), false)
-	if err := WriteTable(&b, columns, rows); err != nil {
+	if err := table.Write(&b, columns, rows); err != nil {
 		t.Fatal(err)
 	}
 	requireWidth(t, b.String())
@@ -73,13 +74,9 @@ func fleet() *pb.ListWorkersResponse {
 }
 
 func TestWorkersTableIsNarrow(t *testing.T) {
-	var b bytes.Buffer
-	columns, rows := workersTable(fleet(), false)
-	if err := WriteTable(&b, columns, rows); err != nil {
-		t.Fatal(err)
-	}
-	requireWidth(t, b.String())
-	lines := strings.Split(b.String(), "\n")
+	b := written(t, fleet(), 0, false)
+	requireWidth(t, b)
+	lines := strings.Split(b, "\n")
 	for i, want := range map[int]string{
 		0: "WORKER ENGINE DIALECT STATE AGE TROUBLE", 2: "quiet - auto unspecified - retired",
 		3: "10.0.0.1:8000 vllm 0.26.0 poll fresh 120ms -",
@@ -92,27 +89,23 @@ func TestWorkersTableIsNarrow(t *testing.T) {
 
 // A long engine loses the end of its version, not its kind.
 func TestWorkersTableKeepsTheKindOfEngine(t *testing.T) {
-	kind, version := "tensorrt-llm", "1.3.0"
-	list := &pb.ListWorkersResponse{Workers: []*pb.WorkerInfo{{Worker: &pb.Worker{WorkerId: "a"}, Engine: &kind, EngineVersion: &version}}}
-	for wide, want := range map[bool]string{false: "tensorrt-llm…", true: "tensorrt-llm 1.3.0"} {
-		if _, rows := workersTable(list, wide); rows[0][1] != want {
-			t.Errorf("wide %v: engine %q, want %q", wide, rows[0][1], want)
+	list := fleet()
+	list.Workers[0].Engine, list.Workers[0].EngineVersion = proto.String("tensorrt-llm"), proto.String("1.3.0")
+	for wide, want := range map[bool]string{false: " tensorrt-llm… loadstat ", true: " tensorrt-llm 1.3.0 loadstat "} {
+		if got := written(t, list, 0, wide); !strings.Contains(got, want) {
+			t.Errorf("wide %v: it lacks %q:\n%s", wide, want, got)
 		}
 	}
 }
 
 func TestWorkersTableShowsAllWhenWide(t *testing.T) {
-	var b bytes.Buffer
-	columns, rows := workersTable(fleet(), true)
-	if err := WriteTable(&b, columns, rows); err != nil {
-		t.Fatal(err)
-	}
-	if strings.ContainsAny(b.String(), "\x1b\u202e") || strings.Count(b.String(), "\n") != 4 {
-		t.Errorf("control characters pass:\n%q", b.String())
+	got := written(t, fleet(), 0, true)
+	if strings.ContainsAny(got, "\x1b\u202e") || strings.Count(got, "\n") != 4 {
+		t.Errorf("control characters pass:\n%q", got)
 	}
 	for _, want := range []string{"1500ms", "push: absent (404)", "polling", "kubernetes", strings.Repeat("e", 40)} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("%s is not shown:\n%s", want, b.String())
+		if !strings.Contains(got, want) {
+			t.Errorf("%s is not shown:\n%s", want, got)
 		}
 	}
 }
@@ -130,43 +123,11 @@ func TestWorkersTableShowsWhatIsDue(t *testing.T) {
 	}{
 		{10_000, "4000ms 14s"}, {20_000, "0ms 4500ms"}, {0, "- -"},
 	} {
-		columns, rows := workersTable(&pb.ListWorkersResponse{Workers: []*pb.WorkerInfo{info}, ServerClockMs: c.now}, true)
-		var got []string
-		for i, column := range columns {
-			if column.Head == "NEXT" || column.Head == "LEASE" {
-				got = append(got, rows[0][i])
-			}
-		}
-		if strings.Join(got, " ") != c.want {
+		list := &pb.ListWorkersResponse{Workers: []*pb.WorkerInfo{info}, ServerClockMs: c.now}
+		if got := cell(list, "NEXT") + " " + cell(list, "LEASE"); got != c.want {
 			t.Errorf("at %d ms: %q, want %q", c.now, got, c.want)
 		}
 	}
-}
-
-func TestWrap(t *testing.T) {
-	for _, tt := range []struct{ name, text, want string }{
-		{"short", "a b", "label  a b\n"},
-		{"empty", "", "label  \n"},
-		{"fits", strings.Repeat("x", 36) + " " + strings.Repeat("y", 36), "label  " + strings.Repeat("x", 36) + " " + strings.Repeat("y", 36) + "\n"},
-		{"does not", strings.Repeat("x", 37) + " " + strings.Repeat("y", 36), "label  " + strings.Repeat("x", 37) + "\n       " + strings.Repeat("y", 36) + "\n"},
-		{"long word", strings.Repeat("x", 150), "label  " + strings.Repeat("x", 73) + "\n       " + strings.Repeat("x", 73) + "\n       xxxx\n"},
-	} {
-		if got := Wrap("label  ", tt.text); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
-		}
-	}
-}
-
-func FuzzWrap(f *testing.F) {
-	f.Add("a b")
-	f.Add(strings.Repeat("ü", 200) + "\x1b\n" + strings.Repeat("z", 2000))
-	f.Fuzz(func(t *testing.T, text string) {
-		got := Wrap("name  ", text)
-		requireWidth(t, got)
-		if strings.ContainsAny(got, "\r\x1b\x00\u202e") || !strings.HasPrefix(got, "name  ") || !strings.HasSuffix(got, "\n") {
-			t.Fatalf("%q: %q", text, got)
-		}
-	})
 }
 
 func TestShortAndAge(t *testing.T) {
@@ -244,18 +205,6 @@ func TestWatchLineIsNarrow(t *testing.T) {
 	}
 	f.changed, f.removed = math.MaxInt64, math.MaxInt64
 	requireWidth(t, f.line(v, m))
-}
-
-func FuzzPrintable(f *testing.F) {
-	f.Add("a\x00b\u202e", 10)
-	f.Add("ééééé", 5)
-	f.Fuzz(func(t *testing.T, s string, limit int) {
-		limit = 4 + max(0, limit%1000)
-		got := Printable(s, limit)
-		if len(got) > limit || strings.ContainsAny(got, "\n\r\x1b\x00\u202e") {
-			t.Fatalf("%q with %d: %q", s, limit, got)
-		}
-	})
 }
 
 // requireWidth fails for lines wider than a terminal.

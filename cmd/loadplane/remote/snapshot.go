@@ -4,15 +4,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"strings"
 
+	"github.com/loadplane/loadplane/cmd/loadplane/table"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 )
 
 // Snapshot writes the view once, in one of the formats table, wide, json and
 // yaml.
-func (c *Client) Snapshot(ctx context.Context, w io.Writer, format string) error {
+func (c *Client) Snapshot(ctx context.Context, w Screen, format string) error {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	answer, err := c.snapshots.GetSnapshot(ctx, &pb.GetSnapshotRequest{})
@@ -27,7 +27,7 @@ func (c *Client) Snapshot(ctx context.Context, w io.Writer, format string) error
 		return err
 	}
 	columns, rows := snapshotTable(s, format == "wide")
-	return WriteTable(w, columns, rows)
+	return table.Write(w, columns, rows)
 }
 
 // headline names the version and counts the workers.
@@ -76,16 +76,16 @@ func dialectWord(d pb.Dialect) string {
 
 // snapshotTable returns a table that is 80 columns wide at most, or one with
 // everything that fits in a line.
-func snapshotTable(s *pb.WatchSnapshotsResponse, wide bool) ([]Column, [][]string) {
-	columns := []Column{
-		{"WORKER", 26, false}, {"ROLE", 7, false}, {"STATE", 11, false}, {"RANKS", 5, true},
-		{"RUN", 5, true}, {"WAIT", 5, true}, {"KV", 5, true}, {"AGE", 6, true},
+func snapshotTable(s *pb.WatchSnapshotsResponse, wide bool) ([]table.Column, [][]string) {
+	columns := []table.Column{
+		table.Left("WORKER", 26), table.Left("ROLE", 7), table.Left("STATE", 11), table.Right("RANKS", 5),
+		table.Right("RUN", 5), table.Right("WAIT", 5), table.Right("KV", 5), table.Right("AGE", 6),
 	}
 	if wide {
 		columns[0].Width = 0
-		columns = append(columns, []Column{
-			{"USED", 5, true}, {"TOKENS", 6, true}, {"GEN/S", 8, true}, {"HOT", 4, true},
-			{"MODELS", 0, false}, {"ZONE", 0, false}, {"DIALECT", 0, false}, {"REASON", 0, false}, {"SOURCE", 0, false},
+		columns = append(columns, []table.Column{
+			table.Right("USED", 5), table.Right("TOKENS", 6), table.Right("GEN/S", 8), table.Right("HOT", 4),
+			table.Left("MODELS", 0), table.Left("ZONE", 0), table.Left("DIALECT", 0), table.Left("REASON", 0), table.Left("SOURCE", 0),
 		}...)
 	}
 	ages := agesByRow(s)

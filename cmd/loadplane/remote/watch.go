@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/loadplane/loadplane/client"
+	"github.com/loadplane/loadplane/cmd/loadplane/table"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 )
 
@@ -18,7 +19,7 @@ const lineWidth = 80
 
 // Watch writes a line for every event of a watch, in one of the formats table
 // and json. It returns nil when ctx ended it, else why it ended.
-func (c *Client) Watch(ctx context.Context, w io.Writer, format string) error {
+func (c *Client) Watch(ctx context.Context, w Screen, format string) error {
 	stream, err := c.snapshots.WatchSnapshots(ctx, &pb.WatchSnapshotsRequest{ClientId: "loadplane watch"})
 	if err != nil {
 		return c.watchEnd(ctx, "", err)
@@ -46,9 +47,9 @@ func (c *Client) watchEnd(ctx context.Context, reason string, err error) error {
 	}
 	switch {
 	case err == nil || errors.Is(err, io.EOF):
-		return fmt.Errorf("%s ended the watch: %s", c.flags.server, cmp.Or(Printable(reason, maxText), "no reason given"))
+		return fmt.Errorf("%s ended the watch: %s", c.flags.server, cmp.Or(table.Printable(reason, maxText), "no reason given"))
 	case connect.CodeOf(err) == connect.CodeUnavailable && reason != "":
-		return fmt.Errorf("%s ended the watch: %s", c.flags.server, Printable(reason, maxText))
+		return fmt.Errorf("%s ended the watch: %s", c.flags.server, table.Printable(reason, maxText))
 	}
 	return fmt.Errorf("the watch ended: %w", c.explain(err))
 }
@@ -102,7 +103,7 @@ func lastChunk(m *pb.WatchSnapshotsResponse) bool {
 func (f *follower) line(v *client.View, m *pb.WatchSnapshotsResponse) string {
 	line := fmt.Sprintf("%s v%-5d %-9s", time.UnixMilli(m.GetServerUnixMs()).Format("15:04:05.000"), v.Version(), client.EventName(m))
 	if g := m.GetGoAway(); g != nil {
-		line += fmt.Sprintf(" come back within %dms: %s", g.GetReconnectWithinMs(), Printable(g.GetReason(), maxText))
+		line += fmt.Sprintf(" come back within %dms: %s", g.GetReconnectWithinMs(), table.Printable(g.GetReason(), maxText))
 	} else {
 		line += " " + count(v) + f.changes()
 	}

@@ -1,13 +1,10 @@
-package remote
+package table
 
 import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
-
-// maxText bounds a text from outside in a line, bytes.
-const maxText = 256
 
 // Printable returns s without characters that a terminal or a reader may take
 // for something else, cut to limit bytes.
