@@ -62,8 +62,7 @@ func (d *redeployment) follow(what string, ok func(w *loadplanev1.Worker) bool, 
 }
 
 // An SGLang that is polled is redeployed with a better way to report: the plane
-// takes that, and the worker never ages. Redeployed without it, the worker is
-// polled again after a while.
+// takes that. Redeployed without it, the worker is polled again. It never ages.
 func TestRedeployedWithAnotherDialect(t *testing.T) {
 	t.Parallel()
 	d := &redeployment{}
@@ -76,7 +75,5 @@ func TestRedeployedWithAnotherDialect(t *testing.T) {
 	d.plane = serve(t, args...)
 	d.until(20*time.Second, "polled engines", func(v *view) bool { return v.fresh() == 3 })
 	d.become([]string{"sglang-monitor", "sglang-loadstat", "sglang"}, isFresh)
-	d.become([]string{"sglang-poll", "sglang-poll", "sglang-poll"}, func(w *loadplanev1.Worker) bool {
-		return isFresh(w) || w.GetFreshnessReason() == "age"
-	})
+	d.become([]string{"sglang-poll", "sglang-poll", "sglang-poll"}, isFresh)
 }
