@@ -208,7 +208,7 @@ func TestNativeReportsOfEveryFamily(t *testing.T) {
 			// What is learned of the engine later begins a stream anew.
 			until(t, "it says so", func() bool {
 				s := p.status()
-				return len(s.Node.Planes) == 1 && s.Node.Planes[0].Connected && s.Node.Planes[0].Worker == w.ID
+				return s.plane().Connected && s.plane().Worker == w.ID
 			})
 			e.SetFault(sim.Fault{Kind: sim.FaultDown})
 			until(t, "the worker is unreachable", func() bool { all := workers(t, api); return len(all) == 1 && all[0].Freshness == "unreachable" })
@@ -224,10 +224,10 @@ func TestEngineIsSampledAtTheGrantedInterval(t *testing.T) {
 		c.ReportInterval, c.StaleAfter = 300*time.Millisecond, time.Second
 	})
 	p := start(t, "--engine="+e.Info().URL, "--state-dir="+t.TempDir(), "--plane="+ingest, "--interval=1h")
-	until(t, "a grant", func() bool { s := p.status(); return len(s.Node.Planes) == 1 && s.Node.Planes[0].IntervalMs == 333 })
+	until(t, "a grant", func() bool { return p.status().plane().IntervalMs == 333 })
 	samples := func() float64 { return p.metric(`loadplane_source_samples_total{result="ok"}`) }
-	before, sent := samples(), p.status().Node.Planes[0].Reports
-	until(t, "15 reports", func() bool { return p.status().Node.Planes[0].Reports >= sent+15 })
+	before, sent := samples(), p.status().plane().Reports
+	until(t, "15 reports", func() bool { return p.status().plane().Reports >= sent+15 })
 	if n := samples() - before; n < 10 {
 		t.Errorf("%v samples for 15 reports", n)
 	}
@@ -241,7 +241,7 @@ func TestTakeoverOfANativeRegistration(t *testing.T) {
 	owner.kill()
 	until(t, "the standby reports", func() bool {
 		s := standby.status()
-		return s.Role == "owner" && s.Node.Planes[0].Connected
+		return s.Role == "owner" && s.plane().Connected
 	})
 	until(t, "still one fresh worker", func() bool { all := workers(t, api); return len(all) == 1 && all[0].Freshness == "fresh" })
 	standby.kill()

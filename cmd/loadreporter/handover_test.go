@@ -29,7 +29,7 @@ func TestOwnerThatLeavesHandsTheWorkerOver(t *testing.T) {
 	until(t, "the standby reports", func() bool {
 		gone = gone || len(workers(t, api)) == 0
 		s := standby.status()
-		return s.Role == "owner" && s.Node.Planes[0].Connected
+		return s.Role == "owner" && s.plane().Connected
 	})
 	if err := <-ended; err != nil {
 		t.Errorf("the owner ended with %v", err)
@@ -176,9 +176,9 @@ func TestErrorsNameTheCure(t *testing.T) {
 	p := start(t, "--engine="+e.Info().URL, "--state-dir="+t.TempDir(), "--plane="+api)
 	until(t, "an error", func() bool {
 		s := p.status()
-		return s.Role == "owner" && s.Node.Planes[0].Error != ""
+		return s.Role == "owner" && s.plane().Error != ""
 	})
-	if text := p.status().Node.Planes[0].Error; !strings.Contains(text, api+": registration: ") || !strings.Contains(text, "7401 by default") {
+	if text := p.status().plane().Error; !strings.Contains(text, api+": registration: ") || !strings.Contains(text, "7401 by default") {
 		t.Errorf("error %q", text)
 	}
 }

@@ -190,7 +190,8 @@ type status struct {
 	Role     string
 	NotReady string `json:"not_ready"`
 	Takeover []struct{ Target string }
-	Node     *struct {
+	// Node is empty until there is an owner.
+	Node struct {
 		Engine struct {
 			Family  string
 			Missing []string `json:"missing_for_push"`
@@ -200,15 +201,25 @@ type status struct {
 			Target    string
 			Connected bool
 		}
-		Planes []struct {
-			Connected bool
-			Worker    string `json:"worker_id"`
-			// IntervalMs is the granted one.
-			IntervalMs int64 `json:"report_interval_ms"`
-			Reports    uint64
-			Error      string
-		}
+		Planes []planeStatus
 	}
+}
+
+type planeStatus struct {
+	Connected bool
+	Worker    string `json:"worker_id"`
+	// IntervalMs is the granted one.
+	IntervalMs int64 `json:"report_interval_ms"`
+	Reports    uint64
+	Error      string
+}
+
+// plane returns the state of the first plane; an empty one before there is any.
+func (s status) plane() (first planeStatus) {
+	if len(s.Node.Planes) > 0 {
+		first = s.Node.Planes[0]
+	}
+	return first
 }
 
 func (p *process) status() (s status) {
