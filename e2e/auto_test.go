@@ -66,8 +66,8 @@ func (d *redeployment) follow(what string, ok func(w *loadplanev1.Worker) bool, 
 func TestRedeployedWithAnotherDialect(t *testing.T) {
 	t.Parallel()
 	d := &redeployment{}
-	// An engine that refuses is tried again within half of stale-after.
-	args := []string{"--report-interval=500ms", "--stale-after=6s"}
+	// Time for a loaded machine; a lease is longer.
+	args := []string{"--report-interval=500ms", "--stale-after=10s"}
 	for range 3 {
 		e := launch(t, kindOf("sglang-poll"), freePort(t))
 		d.engines, args = append(d.engines, e), append(args, "--worker="+e.url())

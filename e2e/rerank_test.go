@@ -96,6 +96,8 @@ func (q *quiet) next(v *view) {
 		if q.before[id] != 0 && q.before[id] != hash {
 			changed = append(changed, id)
 			q.changes[id]++
+			q.t.Logf("version %d: %s (%s) is of %s, %d ranks, prefill rate %v", v.last.GetCursor().GetVersion(), id, q.kinds[id].name,
+				w.GetSourceInstanceId(), len(w.GetRanks()), w.GetAggregate().PrefillThroughput != nil)
 		}
 		q.before[id] = hash
 		q.check(w)

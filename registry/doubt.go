@@ -75,16 +75,36 @@ func (w *worker) unsteady(at store.Instant) *Refusal {
 
 // silentIn is how long the reporter in force may still be silent before the
 // engine is asked what else it offers: until it was not heard for StaleAfter,
-// or, without a stream, for two intervals, at most half of StaleAfter.
+// or, without a stream, for the grace.
 func (w *worker) silentIn() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now, stale := w.reg.clock.Now(), w.reg.opts.StaleAfter
 	left := stale - now.Sub(w.accepted)
 	if w.bound == nil {
-		left = min(left, min(2*w.def.Interval, stale/2)-now.Sub(w.unbound))
+		left = min(left, w.graceLocked()-now.Sub(w.unbound))
 	}
 	return left
+}
+
+// grace is how long a way that ended may take to be there again, as it is where
+// the engine restarts: two intervals, at most half of StaleAfter.
+func (w *worker) grace() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.graceLocked()
+}
+
+// graceLocked is grace for callers with the lock.
+func (w *worker) graceLocked() time.Duration {
+	return min(2*w.def.Interval, w.reg.opts.StaleAfter/2)
+}
+
+// refuses says that the last connections to the engine were refused.
+func (w *worker) refuses() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.refusedSince.IsZero()
 }
 
 // reclaim gives the turn back to a stream that came by itself, was silent, and

@@ -47,6 +47,9 @@ type duty struct {
 	deadline *time.Timer
 	// recheck tells when to reconsider the use of d; nil for never.
 	recheck <-chan time.Time
+	// refused tells when connections were refused for long enough; nil for
+	// never.
+	refused <-chan time.Time
 	// rival is on trial beside d; nil for none.
 	rival *rival
 	// fellBack is when a fallback last began, nextAsk when the engine may be
@@ -102,7 +105,9 @@ func (u *duty) next(ctx context.Context) (e ending, over bool) {
 	case <-u.deadline.C:
 		return u.overdue(ctx)
 	case <-w.failing:
-		if u.trial.check(w) {
+		u.refused = time.After(w.grace())
+	case <-u.refused:
+		if u.refused = nil; w.refuses() && u.trial.check(w) {
 			u.fallBack(ctx)
 		}
 	case <-u.look.C:

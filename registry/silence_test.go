@@ -124,10 +124,10 @@ func TestReporterThatResumesFirst(t *testing.T) {
 	})
 }
 
-// TestRefusedWayIsReplacedAtOnce: an engine whose reporter refuses connections
-// and that answers otherwise is heard without a gap, and the reporter is tried
-// again later.
-func TestRefusedWayIsReplacedAtOnce(t *testing.T) {
+// TestRefusedWayIsReplacedSoon: an engine whose reporter refuses connections for
+// longer than a restart takes, and that answers otherwise, is heard in the other
+// way, and the reporter is tried again later.
+func TestRefusedWayIsReplacedSoon(t *testing.T) {
 	for _, d := range []store.Dialect{monitor, loadstat} {
 		t.Run(d.String(), func(t *testing.T) {
 			s := &script{probe: offers(offered(d), offered(poll))}
@@ -166,8 +166,14 @@ func TestRefusedWayIsReplacedAtOnce(t *testing.T) {
 			beside(t, s, map[store.Dialect]Dialer{d: one}, func(p *plane) {
 				p.noGap(10 * time.Second)
 				p.wantHeard("one")
+				grace := p.workers[testWorker].grace()
 				refuses.Store(true)
-				p.noGap(time.Second)
+				p.after(grace / 2) // as a restart takes
+				refuses.Store(false)
+				p.after(2 * grace)
+				p.wantHeard("one")
+				refuses.Store(true)
+				p.after(grace + time.Second)
 				p.wantHeard("polled-a")
 				p.noGap(2 * time.Minute)
 				refuses.Store(false)

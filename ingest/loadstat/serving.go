@@ -111,9 +111,10 @@ func (s *serving) step(ctx context.Context) store.Reason {
 	if s.changed(v) {
 		return registry.ReasonInstanceChanged
 	}
-	if v.closed && s.tell() {
+	if v.closed && time.Since(s.wondered) >= tellEach {
 		// The next life of the engine may have its sockets elsewhere, which it
 		// alone can say.
+		s.wondered = time.Now()
 		s.engine.Wonder()
 	}
 	if v.complete() {
@@ -200,11 +201,6 @@ func (s *serving) changed(v *view) bool {
 	s.sub.opts.Logger.Debug("engine instance changed", slog.String("worker", s.target.ID))
 	// An engine that failed and answers well is asked what it is.
 	s.engine.Show(registry.Way{State: registry.StatePending})
-	return s.tell()
-}
-
-// tell says whether it is time to tell the caller of the engine again.
-func (s *serving) tell() bool {
 	if time.Since(s.told) < tellEach {
 		return false
 	}

@@ -108,8 +108,9 @@ type memory struct {
 	// source is the instance of the last report, and sequence that report's.
 	source   string
 	sequence uint64
-	// told is when a caller was last told of another instance.
-	told time.Time
+	// told is when a caller was last told of another instance, and wondered
+	// when the engine was last asked where its sockets are.
+	told, wondered time.Time
 }
 
 // shelf keeps memories between two calls of Serve, for a while. The zero shelf
