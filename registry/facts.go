@@ -133,7 +133,7 @@ func (w *worker) learnFacts(f *Finding) bool {
 	w.mu.Lock()
 	old, now := w.facts, f.Facts
 	if !f.Complete {
-		now = now.or(&old)
+		now = now.Or(&old)
 	}
 	now.Models = now.Models[:min(len(now.Models), maxListed)]
 	held := w.holdRole(&now)
@@ -169,8 +169,8 @@ func (w *worker) holdRole(now *Facts) (held bool) {
 	return held
 }
 
-// or returns f with the gaps filled from before.
-func (f Facts) or(before *Facts) Facts {
+// Or returns f with the gaps filled from before.
+func (f Facts) Or(before *Facts) Facts {
 	f.Family = cmp.Or(f.Family, before.Family)
 	f.Version = cmp.Or(f.Version, before.Version)
 	f.Role = cmp.Or(f.Role, before.Role)

@@ -231,10 +231,10 @@ func TestFactsFillGaps(t *testing.T) {
 		Family: "vllm", Version: "1", Models: []string{"a"}, Role: store.RoleDecode, DPSize: 2, CapacityTokens: 3, MaxRunning: 4,
 		ReporterPort: 5, LoadStat: LoadStat{Port: 6},
 	}
-	if got := (Facts{}).or(&full); !reflect.DeepEqual(got, full) {
+	if got := (Facts{}).Or(&full); !reflect.DeepEqual(got, full) {
 		t.Errorf("got %+v", got)
 	}
-	if got := full.or(&Facts{Family: "x", Models: []string{"b"}}); !reflect.DeepEqual(got, full) {
+	if got := full.Or(&Facts{Family: "x", Models: []string{"b"}}); !reflect.DeepEqual(got, full) {
 		t.Errorf("got %+v", got)
 	}
 	for i := range reflect.TypeFor[Facts]().NumField() {

@@ -1,7 +1,6 @@
 package source
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -53,29 +52,13 @@ func (s *Source) learn(f registry.Finding) (complete bool) {
 	defer s.mu.Unlock()
 	facts := f.Facts
 	if !f.Complete {
-		facts = fill(facts, &s.latest.Facts)
+		facts = facts.Or(&s.latest.Facts)
 	}
 	s.known = f.Complete
 	next := s.latest
 	next.Facts = facts
 	s.publish(next)
 	return f.Complete
-}
-
-// fill fills the gaps of facts from those before.
-func fill(f registry.Facts, before *registry.Facts) registry.Facts {
-	f.Family = cmp.Or(f.Family, before.Family)
-	f.Version = cmp.Or(f.Version, before.Version)
-	f.Role = cmp.Or(f.Role, before.Role)
-	f.DPSize = cmp.Or(f.DPSize, before.DPSize)
-	f.CapacityTokens = cmp.Or(f.CapacityTokens, before.CapacityTokens)
-	f.MaxRunning = cmp.Or(f.MaxRunning, before.MaxRunning)
-	f.ReporterPort = cmp.Or(f.ReporterPort, before.ReporterPort)
-	f.LoadStat = cmp.Or(f.LoadStat, before.LoadStat)
-	if f.Models == nil {
-		f.Models = before.Models
-	}
-	return f
 }
 
 // target is the engine with what is known of it.
