@@ -2,14 +2,10 @@ package client
 
 import (
 	"errors"
-	"time"
 
 	"connectrpc.com/connect"
 	"github.com/loadplane/loadplane/client/internal/retry"
 )
-
-// exhaustedWait is for a plane that has no room and names no time.
-const exhaustedWait = time.Second
 
 // ending is how a stream or an attempt to open one ended.
 type ending struct {
@@ -23,7 +19,7 @@ func (e *ending) finish(address string, err error) {
 	if e.cause == "" {
 		e.cause = causeOf(err)
 	}
-	e.Stay, e.Refused = retryOf(err), e.cause == CauseRefused
+	e.Stay, e.Refused = retry.Asked(err), e.cause == CauseRefused
 	e.err = &attemptError{address, err}
 }
 
@@ -45,25 +41,4 @@ func causeOf(err error) Cause {
 		return CauseRefused
 	}
 	return CauseUnreachable
-}
-
-// retryOf returns how long the plane asks to stay away: the delay of a
-// google.rpc.RetryInfo, at most a minute. A plane without room that names none
-// gets a second; else it is 0.
-func retryOf(err error) time.Duration {
-	var e *connect.Error
-	if !errors.As(err, &e) {
-		return 0
-	}
-	for _, d := range e.Details() {
-		if d.Type() == "google.rpc.RetryInfo" {
-			if wait, ok := retry.Delay(d.Bytes()); ok {
-				return wait
-			}
-		}
-	}
-	if e.Code() == connect.CodeResourceExhausted {
-		return exhaustedWait
-	}
-	return 0
 }

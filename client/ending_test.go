@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/loadplane/loadplane/client/internal/retry"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 )
 
@@ -46,10 +47,10 @@ func TestRetryOf(t *testing.T) {
 		{"not of the plane", errors.New("x"), 0},
 		{"another detail", other, 0},
 		{"a delay", &attemptError{"a", withRetry(connect.CodeUnavailable, 1500*time.Millisecond)}, 1500 * time.Millisecond},
-		{"no room", connect.NewError(connect.CodeResourceExhausted, nil), exhaustedWait},
+		{"no room", connect.NewError(connect.CodeResourceExhausted, nil), retry.Exhausted},
 		{"no room, a delay", withRetry(connect.CodeResourceExhausted, 20*time.Millisecond), 20 * time.Millisecond},
 	} {
-		if got := retryOf(c.err); got != c.want {
+		if got := retry.Asked(c.err); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}

@@ -29,8 +29,6 @@ const (
 	// refusedWait is how long a reporter stays away that was refused in a way
 	// that waiting does not cure.
 	refusedWait = 30 * time.Second
-	// exhaustedWait is for a plane that has no room and names no time.
-	exhaustedWait = time.Second
 	// firstTurn and lastTurn bound the bound of the random wait for a lease that
 	// another reporter has, and leastTurn the wait.
 	firstTurn = 100 * time.Millisecond
@@ -73,19 +71,5 @@ func stayOf(err error) time.Duration {
 	if refused(err) {
 		return refusedWait
 	}
-	var e *connect.Error
-	if !errors.As(err, &e) {
-		return 0
-	}
-	for _, d := range e.Details() {
-		if d.Type() == "google.rpc.RetryInfo" {
-			if wait, ok := retry.Delay(d.Bytes()); ok {
-				return wait
-			}
-		}
-	}
-	if e.Code() == connect.CodeResourceExhausted {
-		return exhaustedWait
-	}
-	return 0
+	return retry.Asked(err)
 }
