@@ -45,7 +45,7 @@ type serving struct {
 
 func (s *Subscriber) begin(e *registry.Engine) *serving {
 	v := &serving{sub: s, engine: e, target: e.Target(), good: time.Now()}
-	if v.memory = s.kept.take(v.name()); v.memory == nil {
+	if v.memory = s.kept.Take(v.name()); v.memory == nil {
 		v.memory = &memory{board: newBoard()}
 	}
 	return v
@@ -62,7 +62,7 @@ func (s *serving) end() {
 	if s.binding != nil {
 		s.binding.Close()
 	}
-	s.sub.kept.put(s.name(), s.memory)
+	s.sub.kept.Put(s.name(), s.memory)
 }
 
 // run serves until ctx ends or there is a reason to stop. While it is too early

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/loadplane/loadplane/ingest"
@@ -61,7 +60,7 @@ func (o *Options) complete() error {
 type Subscriber struct {
 	opts    Options
 	metrics *metrics
-	kept    shelf
+	kept    ingest.Shelf[memory]
 	// crashes bounds the lines about panics.
 	crashes rate.Sometimes
 }
@@ -95,12 +94,6 @@ func (s *Subscriber) Serve(ctx context.Context, e *registry.Engine) store.Reason
 	return v.run(ctx)
 }
 
-// Bounds of a shelf.
-const (
-	keepFor   = 3 * time.Minute
-	sweepEach = 10 * time.Second
-)
-
 // memory is what is known of an engine across calls of Serve. It is for one
 // goroutine; the board is safe for concurrent use.
 type memory struct {
@@ -111,48 +104,4 @@ type memory struct {
 	// told is when a caller was last told of another instance, and wondered
 	// when the engine was last asked where its sockets are.
 	told, wondered time.Time
-}
-
-// shelf keeps memories between two calls of Serve, for a while. The zero shelf
-// is ready; it is safe for concurrent use.
-type shelf struct {
-	mu    sync.Mutex
-	kept  map[string]kept
-	swept time.Time
-}
-
-type kept struct {
-	memory *memory
-	since  time.Time
-}
-
-// take returns what was kept under a name, nil for nothing.
-func (s *shelf) take(name string) *memory {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := s.kept[name]
-	delete(s.kept, name)
-	if time.Since(k.since) > keepFor {
-		return nil
-	}
-	return k.memory
-}
-
-// put keeps a memory under a name.
-func (s *shelf) put(name string, m *memory) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	if s.kept == nil {
-		s.kept = make(map[string]kept)
-	}
-	if now.Sub(s.swept) > sweepEach {
-		s.swept = now
-		for old, k := range s.kept {
-			if now.Sub(k.since) > keepFor {
-				delete(s.kept, old)
-			}
-		}
-	}
-	s.kept[name] = kept{m, now}
 }

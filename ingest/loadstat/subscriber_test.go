@@ -64,31 +64,6 @@ func TestMetricsAreRegistered(t *testing.T) {
 	}
 }
 
-// TestShelfForgets holds that a memory is taken once, is kept for its time and no
-// longer, and that no name stays for ever.
-func TestShelfForgets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var s shelf
-		m := &memory{board: newBoard()}
-		s.put("a", m)
-		<-time.After(keepFor)
-		if s.take("b") != nil || s.take("a") != m || s.take("a") != nil {
-			t.Error("a memory is not taken once within its time")
-		}
-		s.put("a", m)
-		<-time.After(keepFor + time.Nanosecond)
-		if s.take("a") != nil {
-			t.Error("a memory is kept for too long")
-		}
-		s.put("a", m)
-		<-time.After(keepFor + sweepEach)
-		s.put("b", m)
-		if len(s.kept) != 1 {
-			t.Errorf("%d names are kept", len(s.kept))
-		}
-	})
-}
-
 // TestOddValuesAreCounted has a rank that names another rank and a number below
 // 0.
 func TestOddValuesAreCounted(t *testing.T) {

@@ -38,7 +38,7 @@ type loop struct {
 
 func (p *Poller) begin(e *registry.Engine) *loop {
 	l := &loop{poller: p, engine: e, target: e.Target()}
-	if l.memory = p.kept.take(l.name()); l.memory == nil {
+	if l.memory = p.kept.Take(l.name()); l.memory == nil {
 		l.memory = &memory{pace: pace.Pace{StaleAfter: p.opts.StaleAfter}, reader: p.reader(l.target.Behind)}
 	}
 	if l.due.IsZero() {
@@ -65,7 +65,7 @@ func (l *loop) end() {
 		l.binding.Close()
 	}
 	l.reader.Close()
-	l.poller.kept.put(l.name(), l.memory)
+	l.poller.kept.Put(l.name(), l.memory)
 }
 
 // wait waits until the next poll is due; false says that ctx or the binding

@@ -651,26 +651,3 @@ func TestOptions(t *testing.T) {
 		t.Error("the metrics were registered twice")
 	}
 }
-
-func TestShelf(t *testing.T) {
-	inBubbleWith(t, func(*registry.Options, *Options) {}, func(p *plane) {
-		p.net.add(testOrigin, pages(nil))
-		p.run()
-		var s shelf
-		m := &memory{}
-		s.put("a", m)
-		if s.take("a") != m || s.take("a") != nil || s.take("b") != nil {
-			t.Error("what was kept is taken once")
-		}
-		s.put("a", m)
-		s.put("b", m)
-		after(keepFor + time.Second)
-		if s.take("a") != nil {
-			t.Error("an old memory is used")
-		}
-		s.put("c", m)
-		if len(s.kept) != 1 {
-			t.Errorf("%d kept, want 1", len(s.kept))
-		}
-	})
-}

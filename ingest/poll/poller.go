@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/loadplane/loadplane/ingest"
@@ -67,7 +66,7 @@ func (o *Options) complete() error {
 type Poller struct {
 	opts    Options
 	metrics *metrics
-	kept    shelf
+	kept    ingest.Shelf[memory]
 	// buffers are those of pages, between two polls of anybody.
 	buffers reader.Buffers
 	// panics bounds the lines about panics.
@@ -145,55 +144,4 @@ type memory struct {
 	due    time.Time
 	wanted time.Duration
 	pace   pace.Pace
-}
-
-// Bounds of a shelf.
-const (
-	keepFor   = 3 * time.Minute
-	sweepEach = 10 * time.Second
-)
-
-// shelf keeps memories between two calls of Serve, for a while: an engine that
-// refuses is left alone for a minute, and one that is slow may need several
-// trials. The zero shelf is ready; it is safe for concurrent use.
-type shelf struct {
-	mu    sync.Mutex
-	kept  map[string]kept
-	swept time.Time
-}
-
-type kept struct {
-	memory *memory
-	since  time.Time
-}
-
-// take returns what was kept under a name, nil for nothing.
-func (s *shelf) take(name string) *memory {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := s.kept[name]
-	delete(s.kept, name)
-	if time.Since(k.since) > keepFor {
-		return nil
-	}
-	return k.memory
-}
-
-// put keeps a memory under a name.
-func (s *shelf) put(name string, m *memory) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	if s.kept == nil {
-		s.kept = make(map[string]kept)
-	}
-	if now.Sub(s.swept) > sweepEach {
-		s.swept = now
-		for old, k := range s.kept {
-			if now.Sub(k.since) > keepFor {
-				delete(s.kept, old)
-			}
-		}
-	}
-	s.kept[name] = kept{m, now}
 }
