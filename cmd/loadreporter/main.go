@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -19,6 +20,11 @@ const memoryLimit = 24 << 20
 func main() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		// A sample is a few short steps, one after the other. More threads for
+		// them would wake each other, which costs more than the steps.
+		runtime.GOMAXPROCS(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	// From the first signal on they act as if they were not caught, so a second

@@ -11,6 +11,7 @@ import (
 	"github.com/loadplane/loadplane/ingest"
 	loadplanev1 "github.com/loadplane/loadplane/proto/loadplane/v1"
 	loadmonitorv1 "github.com/loadplane/loadplane/proto/router/loadmonitor/v1"
+	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/store"
 	"google.golang.org/protobuf/proto"
 )
@@ -63,6 +64,11 @@ func (n *Node) registration(s *source.Snapshot) *loadplanev1.RegisterRequest {
 	}
 }
 
+// sameRegistration says that registration makes the same of two facts.
+func sameRegistration(a, b *registry.Facts) bool {
+	return a.Role == b.Role && a.Family == b.Family && a.Version == b.Version && slices.Equal(a.Models, b.Models)
+}
+
 // follow acts on each sample until ctx ends.
 func (n *Node) follow(ctx context.Context) {
 	// Planes were told nothing of the engine before the first sample.
@@ -99,8 +105,10 @@ func (f *follower) see(s *source.Snapshot) {
 		n.metrics.hurried.Inc()
 		n.hurry()
 	}
+	if !sameRegistration(&f.last.Facts, &s.Facts) {
+		f.tellFacts(s)
+	}
 	f.last, f.status = *s, status
-	f.tellFacts(s)
 }
 
 // answered says whether a hint came before the sample was asked for. Hints that
