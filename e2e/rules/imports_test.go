@@ -178,6 +178,7 @@ var edges = []edge{
 	{"cmd/loadreporter/node", "ingest", "reports are those of all dialects"},
 	{"cmd/loadreporter/node", "proto/loadplane/v1", "speaks the native dialect"},
 	{"cmd/loadreporter/node", "proto/router/loadmonitor/v1", "the load is in the wire's terms"},
+	{"cmd/loadreporter/node", "registry", "planes are told the facts of the engine"},
 	{"cmd/loadreporter/node", "store", "values and words are the store's"},
 	{"cmd/loadreporter/owner", "cmd/loadreporter/control", "answers routers and frontends"},
 	{"cmd/loadreporter/owner", "cmd/loadreporter/node", "one reporter of an engine"},
