@@ -27,7 +27,7 @@ type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // Options configure a Client. It is a plain value.
 type Options struct {
-	// Dial is nil for a plain dialer.
+	// Dial is nil for DefaultDial.
 	Dial Dial
 	// TokenFile and CAFile are the credentials; empty for none, and for the
 	// roots of the system. They are read when they changed.
@@ -72,7 +72,7 @@ type Answer struct {
 // New returns a client. It starts nothing.
 func New(opts Options) *Client {
 	if opts.Dial == nil {
-		opts.Dial = (&net.Dialer{Resolver: &net.Resolver{PreferGo: true}}).DialContext
+		opts.Dial = DefaultDial
 	}
 	return &Client{dial: opts.Dial, token: credential{path: opts.TokenFile}, ca: credential{path: opts.CAFile}}
 }
