@@ -600,7 +600,7 @@ var registration = map[store.Reason]bool{
 	registry.ReasonConnectFailed: true, registry.ReasonCredential: true, registry.ReasonAuth: true,
 	registry.ReasonUnsupported: true, registry.ReasonConflict: true, registry.ReasonRedirected: true,
 	registry.ReasonRejected: true, registry.ReasonLoopbackAddress: true, registry.ReasonEngineError: true, registry.ReasonBadAnswer: true,
-	registry.ReasonInstanceChanged: true,
+	registry.ReasonInstanceChanged: true, registry.ReasonEgressDenied: true,
 }
 
 func TestEveryReasonHasACode(t *testing.T) {

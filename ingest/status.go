@@ -53,7 +53,7 @@ func invalid(reason store.Reason) bool {
 	switch reason {
 	case registry.ReasonUnknownWorker, registry.ReasonRoleMismatch, registry.ReasonDialectMismatch,
 		registry.ReasonSequenceJump, registry.ReasonOldSequence, registry.ReasonClaimChanged,
-		registry.ReasonBadAddress, registry.ReasonBadRegistration, store.ReasonDuplicateOrigin:
+		registry.ReasonBadAddress, registry.ReasonBadRegistration, store.ReasonDuplicateOrigin, store.ReasonNoEngine:
 		return true
 	case ReasonMissingSource, ReasonMissingWorker, ReasonBadRole, ReasonIdentityTooLong, ReasonTooManyRefused,
 		ReasonMissingLease:

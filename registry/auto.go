@@ -282,7 +282,7 @@ func (w *worker) checkRefusing(ctx context.Context, way *Way) {
 	defer stop()
 	conn, err := w.reg.dial(ctx, "tcp", w.origin)
 	if err != nil {
-		way.Reason, way.Err = ReasonConnectFailed, err
+		way.Reason, way.Err = ConnectReason(err), err
 		return
 	}
 	_ = conn.Close()

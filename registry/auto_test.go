@@ -291,7 +291,7 @@ func TestPolledEngineIsRegisteredInLine(t *testing.T) {
 	}}
 	scripted(t, s, []string{testWorker}, func(p *plane) {
 		e := p.net.add(testOrigin, always(200, goodAnswer))
-		leave, err := p.workers[testWorker].line.Join(p.t.Context())
+		leave, err := p.keeper(testOrigin).line.Join(p.t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -90,6 +90,8 @@ func (r *Registry) bind(c bid, first *store.Load) (*Binding, *worker, *Refusal) 
 		return nil, nil, &Refusal{Reason: ReasonNotSynced, Message: "discovery is not complete yet"}
 	case w == nil:
 		return nil, nil, &Refusal{Reason: ReasonUnknownWorker, Message: "no worker has the origin " + c.origin}
+	case w.noEngine:
+		return nil, w, noEngine(w)
 	case !w.pushes() && r.shared[c.origin]:
 		return nil, w, &Refusal{
 			Reason:  store.ReasonDuplicateOrigin,
@@ -100,6 +102,10 @@ func (r *Registry) bind(c bid, first *store.Load) (*Binding, *worker, *Refusal) 
 	}
 	b, why := w.bind(c, first)
 	return b, w, why
+}
+
+func noEngine(w *worker) *Refusal {
+	return &Refusal{Reason: store.ReasonNoEngine, Message: "discovery says that nothing reports at the worker " + w.id}
 }
 
 // attrs say in the log who claims what.

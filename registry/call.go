@@ -45,6 +45,14 @@ func failed(reason store.Reason, err error) outcome {
 	return outcome{state: StateRetrying, reason: reason, err: err}
 }
 
+// ConnectReason returns the reason word for an error of a Dial.
+func ConnectReason(err error) store.Reason {
+	if errors.Is(err, egress.ErrDenied) {
+		return ReasonEgressDenied
+	}
+	return ReasonConnectFailed
+}
+
 // call asks the engine to report, over a connection of its own, in one
 // bounded time. Redirects are not followed and no proxy is asked, so
 // credentials reach the worker's host only.
@@ -56,7 +64,7 @@ func (w *worker) call(ctx context.Context) outcome {
 	origin, _ := w.contact(&spec)
 	conn, err := w.reg.dial(ctx, "tcp", origin)
 	if err != nil {
-		return failed(ReasonConnectFailed, err)
+		return failed(ConnectReason(err), err)
 	}
 	defer conn.Close()
 	w.learn(withAddr(found, conn.RemoteAddr()))

@@ -14,27 +14,8 @@ import (
 	"github.com/loadplane/loadplane/store"
 )
 
-// Times of discovery and of the start of registrations.
-const (
-	// settleFile is how long a change of the workers file waits for more.
-	settleFile = 100 * time.Millisecond
-	// settleFacts is how long a change by what engines say waits for more.
-	settleFacts = 100 * time.Millisecond
-	// recheckFile is how often the file is read without a sign of change,
-	// for file systems that give none.
-	recheckFile = 5 * time.Second
-	// Registrations that begin together are spread: so many in each step.
-	spreadBatch, spreadStep = 64, 20 * time.Millisecond
-)
-
-// sources are the specs of each discovery source as last read. They are for
-// one goroutine.
-type sources struct {
-	flags, file []WorkerSpec
-	merged      []found
-	data        []byte
-	broken      bool
-}
+// Registrations that begin together are spread: so many in each step.
+const spreadBatch, spreadStep = 64, 20 * time.Millisecond
 
 // found is a spec with what the whole of discovery says of it.
 type found struct {
@@ -61,6 +42,7 @@ func (r *Registry) readSources() error {
 	if err := checkUnique(r.sources.flags); err != nil {
 		return err
 	}
+	r.sources.flagsAt = r.clock.Now()
 	if r.opts.WorkersFile == "" {
 		return nil
 	}
@@ -68,29 +50,48 @@ func (r *Registry) readSources() error {
 	return err
 }
 
+// checkSpec says why a worker cannot be had here.
 func (r *Registry) checkSpec(s *WorkerSpec) error {
-	switch d := s.Dialect; d {
-	case store.DialectUnspecified, store.DialectPush, store.DialectNative, store.DialectNone:
-	default:
-		if r.opts.Dialers[d] == nil {
-			return fmt.Errorf("dialect: %s is not available here", d)
-		}
+	if err := r.checkDialect(s.Dialect); err != nil {
+		return err
 	}
-	if s.Interval == 0 {
+	return r.checkPace(s.Interval)
+}
+
+func (r *Registry) checkDialect(d store.Dialect) error {
+	switch d {
+	case store.DialectUnspecified, store.DialectPush, store.DialectNative, store.DialectNone:
 		return nil
 	}
-	return r.opts.checkInterval(s.Interval)
+	if r.opts.Dialers[d] == nil {
+		return fmt.Errorf("dialect: %s is not available here", d)
+	}
+	return nil
+}
+
+// checkPace says why a worker cannot be reported for at an interval; 0 is the
+// general one.
+func (r *Registry) checkPace(d time.Duration) error {
+	switch {
+	case d == 0:
+		return nil
+	case d < minInterval:
+		return fmt.Errorf("interval %s is below %s", d, minInterval)
+	}
+	return r.opts.checkInterval(d)
 }
 
 // readFile reads the workers file and says whether its list was replaced. On
 // an error the last list stays.
 func (r *Registry) readFile() (changed bool, err error) {
+	src := &r.sources
 	data, err := egress.ReadBounded(r.opts.WorkersFile, maxFileBytes)
 	if err != nil {
-		r.sources.broken = true
+		src.broken = err
 		return false, err
 	}
-	if r.sources.data != nil && !r.sources.broken && bytes.Equal(data, r.sources.data) {
+	if src.data != nil && src.broken == nil && bytes.Equal(data, src.data) {
+		src.fileAt = r.clock.Now()
 		return false, nil
 	}
 	specs, err := parseWorkers(data)
@@ -99,81 +100,41 @@ func (r *Registry) readFile() (changed bool, err error) {
 			err = r.checkSpec(&specs[i])
 		}
 	}
-	if r.sources.broken = err != nil; r.sources.broken {
+	if src.broken = err; err != nil {
 		return false, err
 	}
-	r.sources.file, r.sources.data = specs, data
+	src.file, src.data, src.fileAt = specs, data, r.clock.Now()
 	return true, nil
 }
 
-// discover reconciles once and then at every change of the workers file or of
-// what engines say, until ctx ends.
+// discover reconciles once and then at every change of what discovery says,
+// until ctx ends.
 func (r *Registry) discover(ctx context.Context, start starter) {
-	var watch *fileWatch
+	f := &follower{r: r, start: start}
 	if r.opts.WorkersFile != "" {
 		var err error
-		if watch, err = newFileWatch(r.opts.WorkersFile); err != nil {
+		if f.watch, err = newFileWatch(r.opts.WorkersFile); err != nil {
 			r.log.Warn("workers file cannot be watched", "error", err)
 		}
-		defer watch.close()
-		r.reload()
-	}
-	r.reconcile(start)
-	r.follow(ctx, watch, start)
-}
-
-// follow reconciles at every change of the workers file or of what engines
-// say.
-func (r *Registry) follow(ctx context.Context, watch *fileWatch, start starter) {
-	events, failures := watch.events()
-	var recheck, settled, learned <-chan time.Time
-	if r.opts.WorkersFile != "" {
+		defer f.watch.close()
 		ticker := time.NewTicker(recheckFile)
 		defer ticker.Stop()
-		recheck = ticker.C
+		f.recheck = ticker.C
+		r.reload()
 	}
-	for {
-		now := false
-		select {
-		case <-ctx.Done():
-			return
-		case e := <-events:
-			if settled == nil && watch.relevant(e) {
-				settled = time.After(settleFile)
-			}
-		case err := <-failures:
-			r.log.Warn("workers file watch failed", "error", err)
-			settled = time.After(settleFile)
-		case <-settled:
-			now = true
-		case <-recheck:
-			now = true
-		case <-r.learned:
-			if learned == nil {
-				learned = time.After(settleFacts)
-			}
-		case <-learned:
-			learned = nil
-			r.renew(start)
-		}
-		if !now {
-			continue
-		}
-		settled = nil
-		if err := watch.aim(); err != nil {
-			r.log.Debug("workers file cannot be watched", "error", err)
-		}
-		if r.reload() {
-			r.reconcile(start)
-		}
+	f.begin()
+	r.reconcile(start)
+	for f.next(ctx) {
 	}
 }
 
 // reload reads the workers file again, keeps the outcome for operators, and
 // says whether there is a new list.
 func (r *Registry) reload() bool {
+	r.discovering.Lock()
+	defer r.discovering.Unlock()
 	changed, err := r.readFile()
-	r.opts.Store.NoteDiscoveryError(err)
+	r.noteSources()
 	if err != nil {
 		r.metrics.fileErrors.Inc()
 		r.metrics.fileFailing.Set(1)
@@ -182,38 +143,6 @@ func (r *Registry) reload() bool {
 	}
 	r.metrics.fileFailing.Set(0)
 	return changed
-}
-
-// merge returns the workers of all sources, sorted by id. The flag wins over
-// the file, and the lowest id wins an origin.
-func (r *Registry) merge() []found {
-	var all []found
-	taken := make(map[string]bool)
-	add := func(specs []WorkerSpec, by string) {
-		for _, s := range specs {
-			if taken[s.ID] {
-				r.log.Warn("worker of the file ignored, a flag names it too", "worker", s.ID)
-				continue
-			}
-			taken[s.ID] = true
-			all = append(all, found{WorkerSpec: s, by: by})
-		}
-	}
-	add(r.sources.flags, "flag")
-	add(r.sources.file, "file")
-	dropped := max(0, len(all)-r.opts.MaxWorkers)
-	if dropped > 0 {
-		r.log.Error("workers above the limit dropped", "limit", r.opts.MaxWorkers, "dropped", dropped)
-		all = all[:r.opts.MaxWorkers]
-	}
-	r.metrics.dropped.Set(float64(dropped))
-	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.ID, b.ID) })
-	origins := make(map[string]bool, len(all))
-	for i := range all {
-		all[i].duplicate = origins[all[i].Origin]
-		origins[all[i].Origin] = true
-	}
-	return all
 }
 
 // definition is what is known of a worker by discovery and by its engine.
@@ -238,7 +167,7 @@ func (r *Registry) define(f *found, m memory) definition {
 	d.roleKnown = role != store.RoleUnspecified || r.opts.Prober == nil
 	d.def = &store.Worker{
 		ID: f.ID, URL: f.URL, Origin: f.Origin, Role: cmp.Or(role, store.RoleRegular), Models: f.Models,
-		Zone: cmp.Or(f.Zone, reg.Zone), Labels: joinLabels(f.Labels, reg.Labels), Draining: f.Draining,
+		Zone: cmp.Or(f.Zone, reg.Zone), Labels: joinLabels(f.Labels, reg.Labels), Draining: f.Draining || r.drained[f.ID], NoEngine: f.NoEngine,
 		Interval: cmp.Or(f.Interval, r.opts.ReportInterval), DiscoveredBy: f.by, Duplicate: f.duplicate,
 	}
 	switch {
@@ -259,19 +188,6 @@ func (r *Registry) define(f *found, m memory) definition {
 	return d
 }
 
-// joinLabels returns those of named, and those of others that it does not name.
-func joinLabels(named, others map[string]string) map[string]string {
-	if len(named) == 0 {
-		return others
-	}
-	if len(others) == 0 {
-		return named
-	}
-	all := maps.Clone(others)
-	maps.Copy(all, named)
-	return all
-}
-
 // reconcile makes the workers those of the sources, by one change of the
 // store.
 func (r *Registry) reconcile(start starter) {
@@ -281,21 +197,26 @@ func (r *Registry) reconcile(start starter) {
 	r.put(start)
 }
 
-// renew takes up what engines said since the last reconciliation.
+// renew takes up what engines said since the last reconciliation, and what
+// became of waiting.
 func (r *Registry) renew(start starter) {
 	r.discovering.Lock()
 	defer r.discovering.Unlock()
 	r.put(start)
 }
 
-// put makes the workers those that were merged last.
+// put makes the workers those that were merged last. The caller holds
+// r.discovering.
 func (r *Registry) put(start starter) {
-	d, streams := r.replace(r.sources.merged, start)
+	d, streams := r.replace(start)
 	for _, e := range streams {
 		r.refuse(e.w, e.why)
 	}
-	r.log.Info("workers discovered", "workers", r.count(), "added", len(d.Added),
-		"removed", len(d.Removed), "updated", len(d.Updated))
+	r.noteSources()
+	if changes(&d) || d.Synced {
+		r.log.Info("workers discovered", "workers", r.count(), "added", len(d.Added),
+			"removed", len(d.Removed), "updated", len(d.Updated))
+	}
 }
 
 func (r *Registry) count() int {
@@ -310,12 +231,15 @@ type ended struct {
 	why *Refusal
 }
 
-// replace puts the wanted workers in the place of the old ones.
-func (r *Registry) replace(want []found, start starter) (store.Discovery, []ended) {
+// replace puts the workers that were merged last in the place of the old ones.
+func (r *Registry) replace(start starter) (store.Discovery, []ended) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	d := store.Discovery{Synced: true}
-	want = slices.Concat(want, r.lodgers(want))
+	r.synced = r.sources.complete()
+	d := store.Discovery{Synced: !r.told && r.synced && !r.sources.expectsMore()}
+	r.told = r.told || d.Synced
+	want := slices.Concat(r.sources.merged, r.lodgers(r.sources.merged))
+	streams := r.turnOut(want, &d)
 	next := make(map[string]*worker, len(want))
 	var added []*worker
 	for i := range want {
@@ -325,14 +249,14 @@ func (r *Registry) replace(want []found, start starter) (store.Discovery, []ende
 			added = append(added, w)
 		}
 	}
-	removed, streams := r.removeOthers(next)
+	removed, more := r.removeOthers(next)
+	streams = append(streams, more...)
 	for _, w := range removed {
 		d.Removed = append(d.Removed, w.slot)
 	}
-	first := !r.synced
 	r.adopt(next)
 	r.keepTenants(&d)
-	if first || changes(&d) {
+	if d.Synced || changes(&d) {
 		r.opts.Store.Apply(d)
 	}
 	r.begin(added, removed, start)
@@ -350,7 +274,7 @@ func changes(d *store.Discovery) bool { return len(d.Removed)+len(d.Added)+len(d
 // place, or a new one where the identity is another. The caller holds r.mu.
 func (r *Registry) place(f *found, d *store.Discovery) (w *worker, fresh bool) {
 	old := r.workers[f.ID]
-	m := old.memory(f.URL)
+	m := old.memory(&f.WorkerSpec)
 	r.recall(f, &m)
 	def := r.define(f, m)
 	if old != nil && old.is(&def) {
@@ -380,6 +304,7 @@ func (r *Registry) removeOthers(next map[string]*worker) (removed []*worker, str
 			streams = append(streams, ended{w, why})
 		}
 		w.stop()
+		r.depart(w)
 		removed = append(removed, w)
 	}
 	return removed, streams
@@ -388,15 +313,15 @@ func (r *Registry) removeOthers(next map[string]*worker) (removed []*worker, str
 // gone says why a worker has no place any more, with a successor or without.
 func gone(replaced bool) *Refusal {
 	if replaced {
-		return &Refusal{Reason: ReasonIdentityChanged, Message: "the worker's URL, role or dialect changed"}
+		return &Refusal{Reason: ReasonIdentityChanged, Message: "the worker's URL, role, dialect, UID or id changed"}
 	}
 	return &Refusal{Reason: ReasonWorkerRemoved, Message: "the worker is not discovered any more"}
 }
 
 // adopt puts the indexes of next in force.
 func (r *Registry) adopt(next map[string]*worker) {
-	r.synced = true
 	r.workers = next
+	maps.DeleteFunc(r.drained, func(id string, _ bool) bool { return next[id] == nil })
 	r.keepers = make(map[string]*worker, len(next))
 	r.shared = make(map[string]bool)
 	for w := range maps.Values(next) {
@@ -423,7 +348,7 @@ func (r *Registry) begin(added, removed []*worker, start starter) {
 			w.tell(&w.facts)
 		}
 		switch {
-		case w.dialect == store.DialectNone || w.duplicate:
+		case !w.def.Hearable():
 			w.slot.Diagnose(func(d *store.Diagnostics) { d.Registration = string(StateOff) })
 			continue
 		case w.dialect == store.DialectNative:
@@ -445,7 +370,7 @@ func (w *worker) is(d *definition) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.origin == d.def.Origin && w.url == d.def.URL && w.dialect == d.dialect &&
-		w.duplicate == d.def.Duplicate && (w.def.Role == d.def.Role || !w.roleKnown)
+		w.duplicate == d.def.Duplicate && w.noEngine == d.def.NoEngine && !w.anotherUID(d.spec.UID) && (w.def.Role == d.def.Role || !w.roleKnown)
 }
 
 // update takes over what changed in place and says whether the store shows
@@ -454,7 +379,7 @@ func (w *worker) update(d *definition) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	seen, asked := !reflect.DeepEqual(w.def, d.def), !reflect.DeepEqual(w.spec, d.spec)
-	w.roleKnown = d.roleKnown
+	w.roleKnown, w.uid = d.roleKnown, cmp.Or(d.spec.UID, w.uid)
 	if seen {
 		w.def = d.def
 		if w.dialect == store.DialectNative {

@@ -157,7 +157,7 @@ func TestFlagWinsOverFile(t *testing.T) {
 	r := newRegistry(t, testOptions(newStore(t), testWorker+",zone=flag"))
 	r.sources.file = []WorkerSpec{{ID: testWorker, Origin: "10.0.0.1:30000", Zone: "file"}, {ID: "http://b:1", Origin: "b:1"}}
 	got := r.merge()
-	if len(got) != 2 || got[0].Zone != "flag" || got[0].by != "flag" || got[1].by != "file" {
+	if len(got) != 2 || got[0].Zone != "flag" || got[0].by != "flag+file" || got[1].by != "file" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -8,12 +8,25 @@
 // The role of a stream stands only where neither discovery nor the engine's
 // facts name one.
 //
-// Registry.Run reconciles: it turns the --worker flags, the workers file and
-// the facts of engines into one store.Discovery per change, and runs one loop
-// per worker. A loop waits for nobody but its own engine, and the reconciler
+// Registry.Run reconciles: it turns the --worker flags, the workers file, the
+// admin list, the lists of further sources and the facts of engines into one
+// store.Discovery per change, and runs one loop per worker. A loop waits for nobody but its own engine, and the reconciler
 // waits for no loop, so a slow engine delays no other worker. Streams come in
 // from outside by Registry.Bind, and from dialers by Engine.Open; what they may
 // do is decided under the lock of their worker alone.
+//
+// Sources win over each other in this order: flags, the workers file, the admin
+// list, Options.Sources as they are given, and registration. Workers of two
+// sources with one origin are one worker, which the source that wins names; what
+// it leaves open, the others say. An id that two sources give to two origins is
+// the winner's. A worker whose URL, role, dialect or UID becomes another is
+// another worker, and so is one whose id does; all else changes in place, and so
+// do the sources that list it. A source that fails keeps its last list, for
+// ever. Discovery is complete once every source delivered a list; one that does
+// not within a minute is not waited for any more.
+//
+// The addresses of guarded workers come from outside the plane's settings: those
+// of the deny list of package egress are not dialled for them.
 //
 // A worker without a configured dialect is asked what it offers, and the offers
 // are tried in order. The dialect of the stream that is bound is the one in

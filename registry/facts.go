@@ -204,13 +204,17 @@ type memory struct {
 	registered *WorkerSpec
 }
 
-// memory returns what is known of the engine at a URL; nothing for no worker
-// or for another URL.
-func (w *worker) memory(url string) memory {
-	if w == nil || w.url != url {
+// memory returns what is known of the engine that discovery lists; nothing for
+// no worker or for another URL, and nothing of the engine where another one runs
+// at the URL.
+func (w *worker) memory(s *WorkerSpec) memory {
+	if w == nil || w.url != s.URL {
 		return memory{}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.anotherUID(s.UID) {
+		return memory{line: w.line, lines: w.lines}
+	}
 	return memory{facts: w.facts, claimed: w.claimed, dialect: w.def.Dialect, line: w.line, lines: w.lines, roleMoved: w.roleMoved, registered: w.registered}
 }

@@ -28,11 +28,27 @@ type tenant struct {
 	alone bool
 	// from is the address that it was registered from.
 	from netip.Prefix
+	// id and uid are those of the worker that discovery listed last at the
+	// origin while the lease lasts; empty for none.
+	id, uid string
 }
+
+// of says whether a listing is of the engine that the lease is for: of the same
+// UID, or, where not both are known, of the same id.
+func (t *tenant) of(f *found) bool {
+	if t.uid != "" && f.UID != "" {
+		return t.uid == f.UID
+	}
+	return t.id == "" || t.id == f.ID
+}
+
+// listed notes under which names discovery lists the engine.
+func (t *tenant) listed(id, uid string) { t.id, t.uid = id, cmp.Or(uid, t.uid) }
 
 // found returns the tenant's worker as discovery would list it.
 func (t *tenant) found() found {
 	f := found{WorkerSpec: t.spec, by: byRegistration}
+	f.UID = t.uid
 	f.Interval = t.lease.Grant.Interval
 	return f
 }
@@ -73,7 +89,7 @@ func (r *Registry) examine(reg *Registration) (*applicant, *Refusal) {
 
 // registrable returns what a reporter may say of its engine.
 func (s *WorkerSpec) registrable() (WorkerSpec, error) {
-	n, err := newSpec(s.URL)
+	n, err := NewSpec(s.URL)
 	if err != nil {
 		return n, err
 	}
@@ -85,7 +101,7 @@ func (s *WorkerSpec) registrable() (WorkerSpec, error) {
 		return n, fmt.Errorf("model: %w", err)
 	}
 	if s.Zone != "" {
-		if err := n.set("zone", s.Zone); err != nil {
+		if err := n.Set("zone", s.Zone); err != nil {
 			return n, fmt.Errorf("zone: %w", err)
 		}
 	}
@@ -150,6 +166,7 @@ func (r *Registry) admit(a *applicant) (Lease, []ended, *Refusal) {
 	_ = w.vouch(a.Peer.Addr(), a.addrs) // it was held to it before
 	w.lodge(t)
 	r.apply(&d)
+	poke(r.recounted)
 	if r.leases.Next() == t.lease {
 		poke(r.leased)
 	}
@@ -172,6 +189,8 @@ func (r *Registry) mayRegister(a *applicant, w *worker, t *tenant) *Refusal {
 			return why
 		}
 		w = r.stranger(a.spec.Origin)
+	case w.noEngine:
+		return noEngine(w)
 	case !w.registers():
 		return &Refusal{Reason: ReasonDialectMismatch, Message: "the worker's dialect is " + w.dialect.String()}
 	}
@@ -212,7 +231,7 @@ func tooManyWorkers() *Refusal {
 
 // registers says whether the worker may be reported for by a lease.
 func (w *worker) registers() bool {
-	return w.dialect == store.DialectNative || w.dialect == store.DialectUnspecified
+	return !w.noEngine && (w.dialect == store.DialectNative || w.dialect == store.DialectUnspecified)
 }
 
 // heardBy says whether the stream of a lease is bound and was heard within
@@ -270,7 +289,7 @@ func (r *Registry) usualInterval(w *worker) time.Duration {
 func (r *Registry) house(t *tenant, d *store.Discovery) (*worker, []ended) {
 	old := r.keepers[t.spec.Origin]
 	if old != nil && !old.unlisted() {
-		old.assume(&t.spec)
+		t.listed(old.id, old.assume(&t.spec))
 		return old, nil
 	}
 	f := t.found()
@@ -288,8 +307,9 @@ func (r *Registry) house(t *tenant, d *store.Discovery) (*worker, []ended) {
 	return w, streams
 }
 
-// assume takes over what a reporter says of a listed worker.
-func (w *worker) assume(spec *WorkerSpec) {
+// assume takes over what a reporter says of a listed worker, and returns the
+// worker's UID.
+func (w *worker) assume(spec *WorkerSpec) (uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.registered == nil || !reflect.DeepEqual(*w.registered, *spec) {
@@ -297,4 +317,5 @@ func (w *worker) assume(spec *WorkerSpec) {
 		w.registered = &own
 		poke(w.reg.learned)
 	}
+	return w.uid
 }

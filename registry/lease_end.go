@@ -18,7 +18,7 @@ const byRegistration = "registration"
 const idleCheck = time.Hour
 
 // lodgers returns the workers that are there by a lease and not listed, sorted
-// by id. The caller holds r.mu.
+// by id, as far as there is room beside those that are. The caller holds r.mu.
 func (r *Registry) lodgers(listed []found) []found {
 	if len(r.tenants) == 0 {
 		return nil
@@ -34,7 +34,40 @@ func (r *Registry) lodgers(listed []found) []found {
 		}
 	}
 	slices.SortFunc(beside, func(a, b found) int { return cmp.Compare(a.ID, b.ID) })
+	if room := max(0, r.opts.MaxWorkers-len(listed)); len(beside) > room {
+		r.log.Warn("workers that registered make room for listed ones", "limit", r.opts.MaxWorkers, "dropped", len(beside)-room)
+		beside = beside[:room]
+	}
 	return beside
+}
+
+// turnOut ends the leases for whose origin discovery lists another engine than
+// the one that they are for, or one that is not reported for by leases, and
+// returns the streams that it ended. The caller holds r.mu for writing.
+func (r *Registry) turnOut(want []found, d *store.Discovery) (streams []ended) {
+	if len(r.tenants) == 0 {
+		return nil
+	}
+	for i := range want {
+		f := &want[i]
+		t := r.tenants[f.Origin]
+		if t == nil || f.duplicate || f.by == byRegistration {
+			continue
+		}
+		if t.of(f) && r.leasable(f) {
+			t.listed(f.ID, f.UID)
+			continue
+		}
+		streams = append(streams, r.terminate(t, gone(true), d)...)
+		r.metrics.tenancy(leaseWithdrawn)
+	}
+	return streams
+}
+
+// leasable says whether a listed worker will be one that registers.
+func (r *Registry) leasable(f *found) bool {
+	open := f.Dialect == store.DialectUnspecified && r.opts.Prober != nil
+	return !f.NoEngine && (open || f.Dialect == store.DialectNative)
 }
 
 // recall adds to what is remembered of a listed worker what its reporter says.
@@ -67,6 +100,13 @@ func (r *Registry) keepTenants(d *store.Discovery) {
 // release ends a lease, its stream, and the worker that is there by it alone.
 // It returns the streams that ended. The caller holds r.mu for writing.
 func (r *Registry) release(t *tenant, why *Refusal, d *store.Discovery) []ended {
+	streams := r.terminate(t, why, d)
+	r.balance(d)
+	return streams
+}
+
+// terminate is release without what follows for the intervals of other leases.
+func (r *Registry) terminate(t *tenant, why *Refusal, d *store.Discovery) []ended {
 	r.leases.End(t.lease)
 	delete(r.tenants, t.spec.Origin)
 	r.crowd.leave(t)
@@ -74,11 +114,12 @@ func (r *Registry) release(t *tenant, why *Refusal, d *store.Discovery) []ended 
 	streams := w.vacate(t.lease.ID, why)
 	if w.unlisted() {
 		streams = append(streams, r.evict(w, why, d)...)
+		delete(r.drained, w.id)
+		poke(r.recounted)
 		r.metrics.workers.Set(float64(len(r.workers)))
 	} else if w.dialect == store.DialectNative {
 		w.show(Way{State: StatePending})
 	}
-	r.balance(d)
 	return streams
 }
 
@@ -89,6 +130,7 @@ func (r *Registry) evict(w *worker, why *Refusal, d *store.Discovery) (streams [
 		streams = append(streams, ended{w, why})
 	}
 	w.stop()
+	r.depart(w)
 	delete(r.workers, w.id)
 	delete(r.keepers, w.origin)
 	d.Removed = append(d.Removed, w.slot)

@@ -531,15 +531,17 @@ func TestReconciliationKeepsRegisteredWorkers(t *testing.T) {
 		same("flag", 1)
 		p.rediscover()
 		same("registration", 1)
-		p.rediscover(testWorker + ",dialect=native,id=w")
-		wantRefusal(t, b.Err(), ReasonWorkerRemoved, false)
-		again := p.bindLease(l, "s1", 2)
+		p.rediscover(testWorker + ",dialect=native,id=w") // it is another one
+		wantRefusal(t, b.Err(), ReasonIdentityChanged, false)
+		_, err := p.tryBindLease(l, "s1", 2)
+		wantRefusal(t, err, ReasonUnknownLease, false)
+		again := p.bindLease(p.register(nil), "s1", 2)
 		if e, _ := p.entry("w"); e == nil || e.Load == nil || p.listed() != 1 {
-			t.Errorf("the lease does not follow the origin: %d workers", p.listed())
+			t.Errorf("it cannot register again: %d workers", p.listed())
 		}
 		p.rediscover()
 		wantRefusal(t, again.Err(), ReasonWorkerRemoved, false)
-		p.bindLease(l, "s1", 3)
+		p.bindLease(p.register(nil), "s1", 3)
 		p.after(testLease)
 		if p.listed() != 0 {
 			t.Error("it outlived its lease")
@@ -701,9 +703,9 @@ func TestLeasesThatEndTogether(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		p.settle()
+		p.after(2*testStale - time.Second) // the warming is over
 		before, _ := p.st.Current()
-		p.after(testLease)
+		p.after(time.Second + testSettle)
 		if after, _ := p.st.Current(); len(before.Entries) != 50 || len(after.Entries) != 0 || after.Version != before.Version+1 {
 			t.Errorf("%d workers became %d in %d versions", len(before.Entries), len(after.Entries), after.Version-before.Version)
 		}

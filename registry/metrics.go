@@ -21,10 +21,11 @@ type metrics struct {
 	registrations                                      *prometheus.GaugeVec
 	callSeconds                                        prometheus.Histogram
 	leases, leaseLoad                                  prometheus.Gauge
-	leaseEvents                                        *prometheus.CounterVec
+	leaseEvents, specsRefused, fieldsIgnored           *prometheus.CounterVec
+	sources                                            *sourceCollector
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(opts *Options) (*metrics, error) {
 	m := &metrics{
 		workers:     gauge("workers", "Discovered workers."),
 		dropped:     gauge("workers_dropped", "Discovered workers above the limit, not served."),
@@ -51,6 +52,13 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		leaseEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loadplane_registry_lease_events_total", Help: "Leases that began, were renewed or ended, by event.",
 		}, []string{"event"}),
+		specsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loadplane_registry_source_workers_refused_total", Help: "Workers of lists that could not be had, by source.",
+		}, []string{"source"}),
+		fieldsIgnored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loadplane_registry_source_fields_ignored_total", Help: "Fields of workers of lists that could not be had and were left out, by source.",
+		}, []string{"source"}),
+		sources: newSourceCollector(opts.Store),
 		callSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "loadplane_registry_registration_call_seconds", Help: "Duration of registration calls.",
 			Buckets: []float64{.001, .005, .02, .1, .5, 1, 2, 5},
@@ -58,7 +66,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	old, err := m.refused.GetMetricWithLabelValues(string(ReasonOldSequence))
 	m.oldSequence = old
-	return m, errors.Join(err, m.register(reg))
+	return m, errors.Join(err, m.register(opts.Registerer))
 }
 
 func (m *metrics) register(reg prometheus.Registerer) error {
@@ -69,7 +77,7 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	for _, c := range []prometheus.Collector{
 		m.workers, m.dropped, m.fileFailing, m.bound, m.fileErrors, m.takeovers, m.flaps,
 		m.rebased, m.refused, m.calls, m.dialects, m.registrations, m.callSeconds,
-		m.leases, m.leaseLoad, m.leaseEvents,
+		m.leases, m.leaseLoad, m.leaseEvents, m.specsRefused, m.fieldsIgnored, m.sources,
 	} {
 		errs = append(errs, reg.Register(c))
 	}
@@ -118,6 +126,14 @@ const (
 func (m *metrics) tenancy(e leaseEvent) {
 	if c, err := m.leaseEvents.GetMetricWithLabelValues(string(e)); err == nil {
 		c.Inc()
+	}
+}
+
+// count adds to the counter of a source. The names of sources are those of the
+// options.
+func count(of *prometheus.CounterVec, source string, n int) {
+	if c, err := of.GetMetricWithLabelValues(source); err == nil {
+		c.Add(float64(n))
 	}
 }
 
@@ -227,3 +243,56 @@ func (e *Refusal) ordinary() bool {
 }
 
 func (e *Refusal) detail() string { return cut(cmp.Or(e.Detail, e.Message)) }
+
+// sourceCollector shows how the sources of discovery are at the moment of a
+// scrape. The names of sources are those of the options and of the package. It
+// is immutable and safe for concurrent use.
+type sourceCollector struct {
+	st                            *store.Store
+	synced, failing, workers, age *prometheus.Desc
+}
+
+func newSourceCollector(st *store.Store) *sourceCollector {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("loadplane_registry_source_"+name, help, []string{"source"}, nil)
+	}
+	return &sourceCollector{
+		st:      st,
+		synced:  desc("synced", "1 once a source of discovery delivered a list."),
+		failing: desc("failing", "1 while a source of discovery cannot deliver a new list and the last one is kept."),
+		workers: desc("workers", "Workers of the list of a source of discovery."),
+		age:     desc("list_age_seconds", "Time since a source of discovery delivered its list; absent without one."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *sourceCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.synced, c.failing, c.workers, c.age} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *sourceCollector) Collect(out chan<- prometheus.Metric) {
+	now := c.st.Options().Clock.Now()
+	for _, s := range c.st.Sources() {
+		show := func(d *prometheus.Desc, v float64) {
+			if m, err := prometheus.NewConstMetric(d, prometheus.GaugeValue, v, s.Name); err == nil {
+				out <- m
+			}
+		}
+		show(c.synced, oneIf(s.Synced))
+		show(c.failing, oneIf(s.Error != ""))
+		show(c.workers, float64(s.Workers))
+		if s.Listed != 0 {
+			show(c.age, max(0, now.Sub(s.Listed)).Seconds())
+		}
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -22,7 +22,8 @@ const (
 	// ReasonPeerMismatch: the connection comes from an address that is not
 	// the worker's.
 	ReasonPeerMismatch store.Reason = "peer_mismatch"
-	// ReasonRetired: another instance took over and is still heard.
+	// ReasonRetired: another instance took over and is still heard, or the
+	// instance is that of what ran at the address under another UID.
 	ReasonRetired store.Reason = "retired"
 	// ReasonSequenceJump: the first sequence is above 2^62, or it is more
 	// than 2^32 above the last accepted one.
@@ -37,8 +38,8 @@ const (
 	ReasonSuperseded store.Reason = "superseded"
 	// ReasonWorkerRemoved: discovery does not list the worker any more.
 	ReasonWorkerRemoved store.Reason = "worker_removed"
-	// ReasonIdentityChanged: the URL, role or dialect of the worker changed,
-	// or it gained or lost its origin.
+	// ReasonIdentityChanged: the URL, role, dialect, UID or id of the worker
+	// changed, or it gained or lost its origin.
 	ReasonIdentityChanged store.Reason = "identity_changed"
 )
 
@@ -73,6 +74,9 @@ const (
 const (
 	// ReasonConnectFailed: no connection, or it broke or took too long.
 	ReasonConnectFailed store.Reason = "connect_failed"
+	// ReasonEgressDenied: the worker comes from a source outside the plane, and
+	// its address is on the deny list.
+	ReasonEgressDenied store.Reason = "egress_denied"
 	// ReasonCredential: a token or CA file could not be used, or there is no
 	// address to tell the engine.
 	ReasonCredential store.Reason = "credential"

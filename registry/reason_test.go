@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
@@ -203,6 +204,7 @@ func TestEveryReasonIsProvoked(t *testing.T) {
 	provoked[string(ReasonBadAnswer)] = t.Run("bad_answer", provokeBadAnswer)
 	provoked[string(ReasonLoopbackAddress)] = t.Run("loopback_address", provokeLoopbackAddress)
 	provoked[string(ReasonInstanceChanged)] = t.Run("instance_changed", provokeInstanceChanged)
+	provoked[string(ReasonEgressDenied)] = t.Run("egress_denied", provokeEgressDenied)
 	provoked[string(ReasonCredential)] = t.Run("credential", provokeCredential)
 	for _, word := range declared(t, "Reason") {
 		if !provoked[word] {
@@ -243,6 +245,19 @@ func provokeBadAnswer(t *testing.T) {
 		if d.Registration != string(StateRegistered) || d.RegistrationError == "" ||
 			testutil.ToFloat64(p.metrics.calls.WithLabelValues(string(ReasonBadAnswer))) != 1 {
 			t.Errorf("diagnostics %+v", d)
+		}
+	})
+}
+
+// provokeEgressDenied: a source leads the plane to itself.
+func provokeEgressDenied(t *testing.T) {
+	sourced(t, func(p *plane, a, b *teller) {
+		p.dial = egress.DefaultDial
+		p.list(b)
+		p.list(a, "http://127.0.0.1:1,guarded")
+		e, _ := p.entry("http://127.0.0.1:1")
+		if calls := testutil.ToFloat64(p.metrics.calls.WithLabelValues(string(ReasonEgressDenied))); e.Reason != ReasonEgressDenied || calls != 1 {
+			t.Errorf("the worker shows %s after %v calls", e.Reason, calls)
 		}
 	})
 }

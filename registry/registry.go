@@ -32,6 +32,12 @@ type Options struct {
 	Workers []string
 	// WorkersFile is the path of the YAML worker list; empty for none.
 	WorkersFile string
+	// Sources are further sources, each after those that win over it. Flags,
+	// the workers file and the admin list win over all of them.
+	Sources []Source
+	// EgressAllow are addresses to which guarded workers may lead although they
+	// are on the deny list.
+	EgressAllow []netip.Prefix
 	// ReportInterval is the interval asked of engines.
 	ReportInterval time.Duration
 	// StaleAfter is the age at which a report stops being fresh; at least
@@ -86,24 +92,29 @@ type Options struct {
 // Registry holds the discovered workers and who is bound to them. All methods
 // are safe for concurrent use.
 type Registry struct {
-	opts     Options
-	log      *slog.Logger
-	clock    *store.Clock
-	metrics  *metrics
-	refusals refusalLog
-	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
-	lookup   func(ctx context.Context, host string) ([]netip.Addr, error)
-	curious  curiosity
-	learned  chan struct{} // facts may have changed what discovery says
-	leased   chan struct{} // another lease may be the first to end
+	opts      Options
+	log       *slog.Logger
+	clock     *store.Clock
+	metrics   *metrics
+	refusals  refusalLog
+	dial      func(ctx context.Context, network, addr string) (net.Conn, error)
+	lookup    func(ctx context.Context, host string) ([]netip.Addr, error)
+	curious   curiosity
+	learned   chan struct{} // facts may have changed what discovery says
+	leased    chan struct{} // another lease may be the first to end
+	delivered chan struct{} // a source delivered
+	ordered   chan struct{} // the admin list changed
+	recounted chan struct{} // the number of workers that registered may have changed
 
 	discovering sync.Mutex // held by each reconciliation
-	sources     sources    // owned by New, then by Run
+	sources     sources    // guarded by discovering
 
 	// mu is held for reading by a binding and for writing by a change of
 	// discovery; it is taken before the lock of a worker.
 	mu       sync.RWMutex
-	synced   bool
+	synced   bool            // discovery is complete
+	told     bool            // and the store knows, so that warming may end
+	drained  map[string]bool // by id, those that an operator drains
 	draining bool
 	workers  map[string]*worker // by id
 	keepers  map[string]*worker // by origin
@@ -111,6 +122,7 @@ type Registry struct {
 	leases   *lease.Book
 	tenants  map[string]*tenant // by origin, one for each lease
 	crowd    crowd
+	formers  formers
 
 	streams leaseStreams
 	// arrivals bounds the lines about workers that register themselves.
@@ -123,27 +135,34 @@ func New(opts Options) (*Registry, error) {
 	if err := opts.complete(); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	m, err := newMetrics(opts.Registerer)
+	m, err := newMetrics(&opts)
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	resolver := &net.Resolver{PreferGo: true}
 	r := &Registry{
-		opts:     opts,
-		log:      opts.Logger,
-		clock:    opts.Store.Options().Clock,
-		metrics:  m,
-		curious:  curiosity{wake: make(chan struct{}, 1)},
-		learned:  make(chan struct{}, 1),
-		leased:   make(chan struct{}, 1),
-		leases:   opts.newBook(),
-		tenants:  make(map[string]*tenant),
-		crowd:    make(crowd),
-		arrivals: rate.NewLimiter(arrivalLines, arrivalBurst),
-		dial:     (&net.Dialer{Resolver: resolver}).DialContext,
+		opts:      opts,
+		log:       opts.Logger,
+		clock:     opts.Store.Options().Clock,
+		metrics:   m,
+		curious:   curiosity{wake: make(chan struct{}, 1)},
+		learned:   make(chan struct{}, 1),
+		leased:    make(chan struct{}, 1),
+		delivered: make(chan struct{}, 1),
+		ordered:   make(chan struct{}, 1),
+		recounted: make(chan struct{}, 1),
+		drained:   make(map[string]bool),
+		leases:    opts.newBook(),
+		tenants:   make(map[string]*tenant),
+		dial:      egress.DefaultDial,
+		crowd:     make(crowd),
+		arrivals:  rate.NewLimiter(arrivalLines, arrivalBurst),
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return resolver.LookupNetIP(ctx, "ip", host)
 		},
+	}
+	for _, s := range opts.Sources {
+		r.sources.feeds = append(r.sources.feeds, &feed{source: s, name: s.Name()})
 	}
 	if err := r.readSources(); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
@@ -193,7 +212,7 @@ func (o *Options) complete() error {
 		return fmt.Errorf("ReportAddress %s is not an address that an engine can dial", o.ReportAddress)
 	}
 	o.ReportAddress = o.ReportAddress.Unmap()
-	if err := o.checkInterval(o.ReportInterval); err != nil {
+	if err := errors.Join(o.checkInterval(o.ReportInterval), checkSources(o.Sources)); err != nil {
 		return err
 	}
 	for _, path := range []string{o.TokenFile, o.CAFile} {
@@ -235,22 +254,26 @@ func (r *Registry) Run(ctx context.Context) error {
 func (r *Registry) tend(ctx context.Context, loops *sync.WaitGroup) {
 	loops.Go(func() { r.satisfy(ctx) })
 	loops.Go(func() { r.watchLeases(ctx) })
+	for _, f := range r.sources.feeds {
+		loops.Go(func() { r.attend(ctx, f) })
+	}
 }
 
 // starter returns what begins the loop of a worker among loops. They end with
 // ctx, or with their worker.
 func (r *Registry) starter(ctx context.Context, loops *sync.WaitGroup) starter {
 	return func(w *worker, delay time.Duration) {
-		wctx, stop := context.WithCancel(ctx)
+		wctx, stop := context.WithCancel(egress.RestrictWhile(ctx, w.guarded, r.opts.EgressAllow))
 		w.stop = stop
 		w.ask = func() { loops.Go(func() { w.inquire(wctx) }) }
 		loops.Go(func() { w.run(wctx, delay) })
 	}
 }
 
-// Rediscover takes up the flags and the workers file as they are now, without
-// Run: workers that are added are not asked to report. It is for planes whose
-// engines report unasked, and must not be called while Run runs.
+// Rediscover takes up the flags, the workers file and the admin list as they are
+// now, without Run: workers that are added are not asked to report, and further
+// sources do not run. It is for planes whose engines report unasked, and must
+// not be called while Run runs.
 func (r *Registry) Rediscover() {
 	if r.opts.WorkersFile != "" {
 		r.reload()

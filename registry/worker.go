@@ -33,6 +33,7 @@ type worker struct {
 	url       string
 	origin    string
 	duplicate bool
+	noEngine  bool
 	// dialect is the configured one; DialectUnspecified is auto.
 	dialect store.Dialect
 	// stop ends the worker's loop, where there is one; ask begins to inquire.
@@ -109,6 +110,8 @@ type worker struct {
 	accepted store.Instant
 	// retired are the superseded instances, oldest first.
 	retired []retiree
+	// uid is the last one that discovery named; empty for none.
+	uid string
 }
 
 // position is the last accepted sequence of an instance, if there is one.
@@ -130,7 +133,7 @@ func newWorker(r *Registry, d *definition, m memory) *worker {
 		id: def.ID, url: def.URL, origin: def.Origin, dialect: d.dialect, duplicate: def.Duplicate,
 		changed: signal(), early: signal(), pushed: signal(), back: signal(), curious: signal(), detailed: signal(), failing: signal(),
 		spec: d.spec, def: def, roleKnown: d.roleKnown, facts: m.facts, line: m.line, lines: m.lines, roleMoved: m.roleMoved,
-		registered: m.registered,
+		registered: m.registered, noEngine: def.NoEngine, uid: d.spec.UID,
 	}
 	if w.line == nil {
 		w.line = egress.NewLine()
@@ -180,8 +183,11 @@ func (w *worker) bind(c bid, first *store.Load) (*Binding, *Refusal) {
 }
 
 // take makes the stream of a bid the one that speaks, or says why not and
-// changes nothing.
+// changes nothing. The caller holds r.mu for reading, and w.mu.
 func (w *worker) take(c bid, first *store.Load) (*Binding, *Refusal) {
+	if unasked(c.dialect) && w.reg.formers.bar(w.origin, w.uid, c.Source) {
+		return nil, &Refusal{Reason: ReasonRetired, Message: "the source instance is that of what ran here before"}
+	}
 	last, back := w.position(c.Source)
 	if back && w.heardBefore(first) && !w.otherWay(c.dialect) {
 		return nil, &Refusal{Reason: ReasonRetired, Message: "another source instance took over and is still heard"}
@@ -464,6 +470,17 @@ func (w *worker) settings() (WorkerSpec, *store.Worker) {
 	defer w.mu.Unlock()
 	return w.spec, w.def
 }
+
+// guarded says whether the address came from outside the plane's settings.
+func (w *worker) guarded() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.spec.Guarded
+}
+
+// anotherUID says whether what discovery names is not what ran here before. The
+// caller holds w.mu.
+func (w *worker) anotherUID(uid string) bool { return w.uid != "" && uid != "" && uid != w.uid }
 
 // learn adds what was found out of the host's addresses. A nil list keeps the
 // last one.

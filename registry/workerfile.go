@@ -250,7 +250,7 @@ func distance(a, b string) int {
 
 // spec checks an item by the rules of the flag.
 func (f *fileWorker) spec() (WorkerSpec, error) {
-	s, err := newSpec(f.URL)
+	s, err := NewSpec(f.URL)
 	if err != nil {
 		return s, err
 	}
@@ -262,7 +262,7 @@ func (f *fileWorker) spec() (WorkerSpec, error) {
 		if kv[1] == "" {
 			continue
 		}
-		if err := s.set(kv[0], kv[1]); err != nil {
+		if err := s.Set(kv[0], kv[1]); err != nil {
 			return s, fmt.Errorf("%s: %w", kv[0], err)
 		}
 	}

@@ -31,8 +31,8 @@ const (
 // the key does not.
 const reporterPortLabel = "reporter_port"
 
-// WorkerSpec is one worker as a flag or the workers file names it. It is a
-// plain value and must not be changed once handed over.
+// WorkerSpec is one worker as a source of discovery names it. It is a plain value
+// and must not be changed once handed over.
 type WorkerSpec struct {
 	// ID names the worker: by default its normalised URL scheme://host:port.
 	ID string
@@ -68,6 +68,16 @@ type WorkerSpec struct {
 	// where it was not named. The monitor dialect dials it, and the push dialect
 	// registers there in place of the URL's port.
 	ReporterPort int
+	// UID is the identity of what runs behind the URL, such as a Pod's; empty
+	// where the source knows none. Another UID is another worker, whose load
+	// begins anew.
+	UID string
+	// NoEngine says that nothing that reports runs here, such as a follower of
+	// a multi-node engine. It is listed, and not asked.
+	NoEngine bool
+	// Guarded says that the address came from outside the plane's own settings:
+	// addresses of the deny list are not dialled for it.
+	Guarded bool
 }
 
 // ParseWorkerFlag reads the value of one --worker flag,
@@ -77,7 +87,7 @@ type WorkerSpec struct {
 // error names the key.
 func ParseWorkerFlag(value string) (WorkerSpec, error) {
 	raw, rest, more := strings.Cut(value, ",")
-	s, err := newSpec(raw)
+	s, err := NewSpec(raw)
 	if err != nil || !more {
 		return s, err
 	}
@@ -86,15 +96,16 @@ func ParseWorkerFlag(value string) (WorkerSpec, error) {
 		if !ok {
 			return WorkerSpec{}, fmt.Errorf("%q is not key=value", cut(pair))
 		}
-		if err := s.set(key, v); err != nil {
+		if err := s.Set(key, v); err != nil {
 			return WorkerSpec{}, fmt.Errorf("%s: %w", cut(key), err)
 		}
 	}
 	return s, nil
 }
 
-// newSpec returns the spec of a URL alone.
-func newSpec(raw string) (WorkerSpec, error) {
+// NewSpec returns the spec of a URL alone, with its normalised form as the ID.
+// The error says what is wrong with the URL.
+func NewSpec(raw string) (WorkerSpec, error) {
 	if err := checkText(raw, maxAddrBytes); err != nil {
 		return WorkerSpec{}, fmt.Errorf("url: %w", err)
 	}
@@ -118,8 +129,9 @@ func newSpec(raw string) (WorkerSpec, error) {
 	}, nil
 }
 
-// set changes one key by its text.
-func (s *WorkerSpec) set(key, value string) (err error) {
+// Set changes one key by its text, by the rules of ParseWorkerFlag. The error
+// does not name the key.
+func (s *WorkerSpec) Set(key, value string) (err error) {
 	name, isLabel := strings.CutPrefix(key, "label.")
 	switch {
 	case isLabel:

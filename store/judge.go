@@ -36,7 +36,7 @@ func judge(e *Entry, l *Live, now Instant) (Freshness, Reason) {
 
 func missingReason(e *Entry) Reason {
 	switch {
-	case e.note == ReasonNoEngine:
+	case e.note == ReasonNoEngine, e.Worker.NoEngine:
 		return ReasonNoEngine
 	case e.Worker.Duplicate:
 		return ReasonDuplicateOrigin

@@ -7,8 +7,9 @@ type Reason string
 // Reasons why a worker is not fresh. The first that holds, in this order, is
 // shown.
 const (
-	// ReasonNoEngine: never heard and refusing connections for five minutes,
-	// as the followers of a multi-node engine do.
+	// ReasonNoEngine: never heard, and discovery says that nothing reports
+	// there, or connections were refused for five minutes, as the followers of
+	// a multi-node engine do.
 	ReasonNoEngine Reason = "no_engine"
 	// ReasonDuplicateOrigin: another worker with a lower id has this origin.
 	ReasonDuplicateOrigin Reason = "duplicate_origin"

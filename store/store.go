@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,7 +51,8 @@ type Discovery struct {
 	// Updated replaces what discovery says of a worker in place: models,
 	// zone, labels, draining, interval. Load and stream stay.
 	Updated []Update
-	// Synced says that every discovery source delivered its first list.
+	// Synced says that every discovery source delivered its first list, or is
+	// not waited for any more.
 	Synced bool
 }
 
@@ -69,8 +71,8 @@ type Store struct {
 	rows    atomic.Uint32 // last row number given out
 	beat    atomic.Int64  // Instant at which the committer was last seen running
 
-	current   atomic.Pointer[published]
-	discovery atomic.Pointer[string] // why discovery fails; nil while it works
+	current atomic.Pointer[published]
+	sources atomic.Pointer[[]SourceStatus]
 
 	mu      sync.Mutex
 	dirty   []*Slot     // slots with something to take
@@ -175,24 +177,29 @@ func (s *Store) late(p *published) bool {
 // Beat returns when the committer was last seen running; 0 before Run.
 func (s *Store) Beat() Instant { return Instant(s.beat.Load()) }
 
-// NoteDiscoveryError records why discovery cannot deliver a new list, nil once
-// it can. The last list stays in force meanwhile.
-func (s *Store) NoteDiscoveryError(err error) {
-	if err == nil {
-		s.discovery.Store(nil)
-		return
+// NoteSources records how the discovery sources are, in the order in which
+// they win over each other. The list must not be changed after.
+func (s *Store) NoteSources(list []SourceStatus) { s.sources.Store(&list) }
+
+// Sources returns how the discovery sources are, in the order in which they
+// win over each other; nil before anything was noted. It must not be changed.
+func (s *Store) Sources() []SourceStatus {
+	if list := s.sources.Load(); list != nil {
+		return *list
 	}
-	text := err.Error()
-	s.discovery.Store(&text)
+	return nil
 }
 
-// DiscoveryError returns why discovery cannot deliver a new list; empty while
-// it can.
+// DiscoveryError returns why sources of discovery cannot deliver a new list,
+// each with its name; empty while all can.
 func (s *Store) DiscoveryError() string {
-	if text := s.discovery.Load(); text != nil {
-		return *text
+	var failing []string
+	for _, src := range s.Sources() {
+		if src.Error != "" {
+			failing = append(failing, src.Name+": "+src.Error)
+		}
 	}
-	return ""
+	return strings.Join(failing, "; ")
 }
 
 // NewSlot reserves a row number for a worker. The worker is visible once a

@@ -231,6 +231,7 @@ func TestFreshnessAndReasons(t *testing.T) {
 	}{
 		"nothing heard":           {want: "missing/no_report"},
 		"trouble":                 {note: "register_failed", want: "missing/register_failed"},
+		"no engine by discovery":  {worker: func(w *store.Worker) { w.NoEngine = true }, want: "missing/no_engine"},
 		"no engine":               {note: store.ReasonNoEngine, want: "missing/no_engine"},
 		"duplicate":               {worker: func(w *store.Worker) { w.Duplicate = true }, want: "missing/duplicate_origin"},
 		"trouble and duplicate":   {worker: func(w *store.Worker) { w.Duplicate = true }, note: "register_failed", want: "missing/duplicate_origin"},

@@ -96,14 +96,31 @@ type Worker struct {
 	Dialect Dialect
 	// Interval is the one at which reports are asked for.
 	Interval time.Duration
-	// DiscoveredBy names the source, such as "flag" or "file".
+	// DiscoveredBy names the source, such as "flag" or "file", or several of
+	// them, such as "file+kubernetes".
 	DiscoveredBy string
 	// Duplicate says that another worker with a lower ID has the same origin.
 	Duplicate bool
+	// NoEngine says that nothing that reports runs there, as discovery says.
+	NoEngine bool
 }
 
 // Hearable says whether the worker is expected to send load.
-func (w *Worker) Hearable() bool { return w.Dialect != DialectNone && !w.Duplicate }
+func (w *Worker) Hearable() bool { return w.Dialect != DialectNone && !w.Duplicate && !w.NoEngine }
+
+// SourceStatus is how a source of discovery is. It is a plain value.
+type SourceStatus struct {
+	// Name is the source's, such as "file" or "kubernetes".
+	Name string
+	// Synced says that the source delivered a list since the start.
+	Synced bool
+	// Workers is the length of the list in force; 0 without one.
+	Workers int
+	// Listed is the receipt of that list; 0 for never.
+	Listed Instant
+	// Error says why there is no new list; empty while there is.
+	Error string
+}
 
 // Stream is the way in which a worker is bound to an engine process: a row of
 // the streams table. It is immutable.

@@ -203,7 +203,10 @@ type network struct {
 	runs      sync.WaitGroup
 }
 
-func (n *network) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+func (n *network) dial(ctx context.Context, kind, addr string) (net.Conn, error) {
+	if kind != "tcp" {
+		return nil, syscall.EPROTONOSUPPORT
+	}
 	n.mu.Lock()
 	n.dialled = append(n.dialled, addr)
 	l := n.listeners[addr]

@@ -10,6 +10,7 @@ import (
 	"github.com/loadplane/loadplane/ingest"
 	"github.com/loadplane/loadplane/ingest/loadstat/message"
 	"github.com/loadplane/loadplane/registry"
+	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
 )
 
@@ -147,7 +148,7 @@ func (s *serving) over(v *view) store.Reason {
 func (s *serving) relocate(ctx context.Context) store.Reason {
 	to, reason, err := locate(&s.target, s.sub.opts.MaxRanks)
 	if err != nil {
-		s.engine.Show(registry.Way{State: registry.StateFailing, Reason: reason, Err: err})
+		s.engine.Show(s.unlessDenied(ctx, registry.Way{State: registry.StateFailing, Reason: reason, Err: err}))
 		return registry.ReasonUnsupported
 	}
 	if to == s.at {
@@ -158,6 +159,21 @@ func (s *serving) relocate(ctx context.Context) store.Reason {
 	s.life = s.board.now()
 	s.restart(ctx, ranks, kept)
 	return ""
+}
+
+// unlessDenied returns way, or that the engine's address is denied where it is:
+// nobody may ask it about its sockets then. A UDP socket is connected to find
+// out, which sends nothing.
+func (s *serving) unlessDenied(ctx context.Context, way registry.Way) registry.Way {
+	ctx, stop := context.WithTimeout(ctx, connectTimeout)
+	defer stop()
+	switch conn, err := s.sub.opts.Dial(ctx, "udp", s.target.Origin); {
+	case errors.Is(err, egress.ErrDenied):
+		way.Reason, way.Err = registry.ReasonEgressDenied, err
+	case err == nil:
+		_ = conn.Close()
+	}
+	return way
 }
 
 // restart subscribes to the sockets of ranks, and ends what ran but for those

@@ -86,7 +86,7 @@ func (k *socket) once(ctx context.Context) (flooded bool) {
 	deadline := time.Now().Add(connectTimeout)
 	raw, err := k.dial(ctx, deadline)
 	if err != nil {
-		k.fail(ctx, trouble{registry.ReasonConnectFailed, err})
+		k.fail(ctx, trouble{registry.ConnectReason(err), err})
 		return false
 	}
 	defer context.AfterFunc(ctx, func() { raw.Close() })()

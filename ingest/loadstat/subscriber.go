@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"github.com/loadplane/loadplane/ingest"
@@ -26,7 +25,7 @@ type Options struct {
 	// MaxRanks bounds the ranks of an engine; 0 for ingest.DefaultMaxRanks, at
 	// most ingest.HardMaxRanks.
 	MaxRanks int
-	// Dial connects to engines; nil for a plain dialer.
+	// Dial connects to engines; nil for egress.DefaultDial.
 	Dial egress.Dial
 	// Registerer takes the metrics; nil registers none.
 	Registerer prometheus.Registerer
@@ -47,7 +46,7 @@ func (o *Options) complete() error {
 		o.MaxRanks = ingest.DefaultMaxRanks
 	}
 	if o.Dial == nil {
-		o.Dial = (&net.Dialer{Resolver: &net.Resolver{PreferGo: true}}).DialContext
+		o.Dial = egress.DefaultDial
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -3,6 +3,7 @@ package loadstat
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/loadplane/loadplane/registry"
+	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -129,4 +131,39 @@ func TestStreamTakesOver(t *testing.T) {
 		b.Close()
 		p.close()
 	})
+}
+
+// mute stands for engines that cannot be asked.
+type mute struct{}
+
+func (mute) Facts(context.Context, registry.Target) registry.Finding { return registry.Finding{} }
+func (mute) Probe(context.Context, registry.Target) registry.Finding { return registry.Finding{} }
+
+// TestDeniedAddressIsNamed: where the engine's address is denied, that is what
+// is wrong, and not that it names no sockets. No packet is sent to find out.
+func TestDeniedAddressIsNamed(t *testing.T) {
+	const at = "http://127.0.0.1:1"
+	for name, c := range map[string]struct {
+		within func(context.Context) context.Context
+		reason store.Reason
+	}{
+		"denied":     {func(ctx context.Context) context.Context { return egress.Restrict(ctx) }, registry.ReasonEgressDenied},
+		"not denied": {func(ctx context.Context) context.Context { return ctx }, registry.ReasonUnsupported},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubbleWith(t, 1, func(reg *registry.Options, o *Options) {
+				reg.Workers = []string{at + ",dialect=loadstat"}
+				reg.Prober = mute{}
+				o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if network != "udp" || addr != "127.0.0.1:1" {
+						t.Errorf("dialled %s %s", network, addr)
+					}
+					return egress.DefaultDial(c.within(ctx), network, addr)
+				}
+			}, func(p *plane, _, _ *engine) {
+				after(3 * time.Second)
+				p.wantNothing(at, c.reason)
+			})
+		})
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"time"
 
@@ -38,7 +37,7 @@ type Options struct {
 	// MaxRanks bounds the ranks of a report; 0 for ingest.DefaultMaxRanks, at
 	// most ingest.HardMaxRanks.
 	MaxRanks int
-	// Dial connects to engines; nil for a plain dialer.
+	// Dial connects to engines; nil for egress.DefaultDial.
 	Dial egress.Dial
 	// CallTimeout bounds the opening of a session, the answer to its
 	// registration and the sending of each frame; 0 for DefaultCallTimeout.
@@ -81,7 +80,7 @@ func (o *Options) fill() {
 		o.RouterID = "loadplane-" + rand.Text()
 	}
 	if o.Dial == nil {
-		o.Dial = (&net.Dialer{Resolver: &net.Resolver{PreferGo: true}}).DialContext
+		o.Dial = egress.DefaultDial
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -41,10 +41,11 @@ func TestBug20RemovedWorkerLeavesNoSeries(t *testing.T) {
 	p.run()
 	const host = "127.0.0.1:9"
 	_, port, _ := net.SplitHostPort(l.Addr().String())
+	const synced = "loadplane_registry_source_synced source="
 	empty := map[string]float64{}
 	eventually(t, func() bool {
 		empty = p.gauges()
-		return len(empty) > 0
+		return empty[synced+"file"]+empty[synced+"registration"] == 2
 	})
 	list("{url: 'http://" + host + "', dialect: monitor, reporter_port: " + port + "}")
 	reports := func() bool {
@@ -92,11 +93,11 @@ func (p *plane) each(do func(name string, m *dto.Metric)) {
 	}
 }
 
-// gauges scrapes the gauges that are not 0, by name and labels.
+// gauges scrapes the gauges that are not 0 and not an age, by name and labels.
 func (p *plane) gauges() map[string]float64 {
 	values := map[string]float64{}
 	p.each(func(name string, m *dto.Metric) {
-		if m.GetGauge().GetValue() == 0 {
+		if m.GetGauge().GetValue() == 0 || strings.HasSuffix(name, "_age_seconds") {
 			return
 		}
 		for _, l := range m.GetLabel() {

@@ -61,7 +61,7 @@ func (m *Monitor) open(ctx context.Context, e *registry.Engine, t *registry.Targ
 	case errors.Is(err, link.ErrTimeout):
 		return nil, &fault{reason: ReasonAckTimeout, err: err}
 	case err != nil:
-		return nil, &fault{reason: registry.ReasonConnectFailed, err: err}
+		return nil, &fault{reason: registry.ConnectReason(err), err: err}
 	}
 	s := &session{monitor: m, engine: e, target: *t, peer: l.Peer, stream: l.Stream, hangUp: l.Close}
 	s.start()

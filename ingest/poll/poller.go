@@ -33,7 +33,7 @@ type Options struct {
 	// MaxRanks bounds the ranks of a report; 0 for ingest.DefaultMaxRanks, at
 	// most ingest.HardMaxRanks.
 	MaxRanks int
-	// Dial connects to engines; nil for a plain dialer.
+	// Dial connects to engines; nil for egress.DefaultDial.
 	Dial egress.Dial
 	// Registerer takes the metrics; nil registers none.
 	Registerer prometheus.Registerer

@@ -75,7 +75,7 @@ func (s *session) monitor(ctx context.Context) registry.Offer {
 			o.Verdict, o.Reason, s.reporter = registry.VerdictOffered, "", port
 			return o
 		}
-		o.Reason, o.Detail = registry.ReasonConnectFailed, o.Detail+": "+err.Error()
+		o.Reason, o.Detail = registry.ConnectReason(err), o.Detail+": "+err.Error()
 	}
 	return o
 }

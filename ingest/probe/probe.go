@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	"github.com/loadplane/loadplane/ingest/poll"
@@ -38,7 +37,7 @@ type Options struct {
 	Clock *store.Clock
 	// Timeout bounds each request; 0 for poll.DefaultTimeout.
 	Timeout time.Duration
-	// Dial connects to engines; nil for a plain dialer.
+	// Dial connects to engines; nil for egress.DefaultDial.
 	Dial egress.Dial
 	// Registerer takes the metrics; nil registers none.
 	Registerer prometheus.Registerer
@@ -67,7 +66,7 @@ func New(opts Options) (*Prober, error) {
 		opts.Timeout = poll.DefaultTimeout
 	}
 	if opts.Dial == nil {
-		opts.Dial = (&net.Dialer{Resolver: &net.Resolver{PreferGo: true}}).DialContext
+		opts.Dial = egress.DefaultDial
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()

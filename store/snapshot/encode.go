@@ -207,5 +207,7 @@ func encodePool(p *Pool) []byte {
 	if p.RequestImbalance >= 0 {
 		b.float(12, p.RequestImbalance)
 	}
+	b.known(13, uint64(p.Expected))
+	b.known(14, uint64(p.Heard))
 	return b
 }

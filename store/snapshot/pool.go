@@ -24,6 +24,8 @@ type Pool struct {
 	// Expected counts the workers that coverage is out of: all but those that
 	// cannot be heard or have no engine.
 	Expected int
+	// Heard counts the workers with a report, whatever its age.
+	Heard int
 	// Aggregate sums over the fresh workers; nil without any.
 	Aggregate *store.Aggregate
 	// HottestWorker and HottestRank name the highest load; the id is empty
@@ -170,6 +172,9 @@ func (p *Pool) count(e *store.Entry) {
 		p.Unreachable++
 	default:
 		p.Missing++
+	}
+	if e.Load != nil {
+		p.Heard++
 	}
 	if e.Worker.Hearable() && e.Reason != store.ReasonNoEngine {
 		p.Expected++

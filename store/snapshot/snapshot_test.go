@@ -283,13 +283,13 @@ func TestPools(t *testing.T) {
 		}
 		m := decode(t, v.Pools[1].Encoded, &loadplanev1.Pool{})
 		if m.GetKey().GetModel() != "m" || m.GetWorkers() != 5 || m.GetFresh() != 2 || m.GetMissing() != 3 || m.GetStale() != 0 ||
-			m.GetCoverage() != 2.0/3 || m.GetAggregate().GetRankCount() != 3 || m.GetHottestWorkerId() != "b:1" || m.GetHottestRank() != 0 {
+			m.GetCoverage() != 2.0/3 || m.GetExpected() != 3 || m.GetHeard() != 2 || m.GetAggregate().GetRankCount() != 3 || m.GetHottestWorkerId() != "b:1" || m.GetHottestRank() != 0 {
 			t.Errorf("pool m: %v", m)
 		}
 		p.after(time.Second) // a falls due
 		v, _ = p.Fresh(p.t.Context())
 		n := decode(t, v.Pools[2].Encoded, &loadplanev1.Pool{})
-		if n.GetStale() != 1 || n.Fresh == nil || n.GetFresh() != 0 || n.Aggregate != nil || n.GetCoverage() != 0 || n.TokenUsageImbalance != nil {
+		if n.GetStale() != 1 || n.GetExpected() != 1 || n.GetHeard() != 1 || n.Fresh == nil || n.GetFresh() != 0 || n.Aggregate != nil || n.GetCoverage() != 0 || n.TokenUsageImbalance != nil {
 			t.Errorf("pool n with nothing fresh: %v", n)
 		}
 	})

@@ -52,7 +52,7 @@ type Options struct {
 	// Behind is the page behind which the first search begins; empty for the
 	// first of the table.
 	Behind string
-	// Dial connects to the engine; nil for a plain dialer.
+	// Dial connects to the engine; nil for egress.DefaultDial.
 	Dial egress.Dial
 	// Buffers are shared with other readers; nil for the reader's own.
 	Buffers *Buffers
@@ -204,7 +204,7 @@ func (r *Reader) reached(p *survey.Page, began time.Time) {
 		r.replaced = true
 	}
 	switch {
-	case p.Reason != registry.ReasonConnectFailed:
+	case p.Reason != registry.ReasonConnectFailed && p.Reason != registry.ReasonEgressDenied:
 		r.replaced = r.replaced || r.longAway(p)
 		r.unreached = time.Time{}
 	case r.unreached.IsZero():

@@ -66,7 +66,7 @@ func judgeError(err error) store.Reason {
 	case errors.Is(err, egress.ErrBroken):
 		return ReasonBroken
 	}
-	return registry.ReasonConnectFailed
+	return registry.ConnectReason(err)
 }
 
 // RulesOut says whether a reason rules out that the engine has what was asked for:
@@ -79,7 +79,7 @@ func RulesOut(reason store.Reason) bool {
 // Passing says whether trouble is of the kind that passes soon.
 func Passing(reason store.Reason) bool {
 	switch reason {
-	case registry.ReasonConnectFailed, registry.ReasonCredential, registry.ReasonEngineError,
+	case registry.ReasonConnectFailed, registry.ReasonEgressDenied, registry.ReasonCredential, registry.ReasonEngineError,
 		ReasonTimeout, ReasonTLS, ReasonBroken:
 		return true
 	}
@@ -88,7 +88,11 @@ func Passing(reason store.Reason) bool {
 
 // Unreached says whether the other pages of an engine would fail alike.
 func Unreached(reason store.Reason) bool {
-	return reason == registry.ReasonConnectFailed || reason == registry.ReasonCredential || reason == ReasonTLS
+	switch reason {
+	case registry.ReasonConnectFailed, registry.ReasonEgressDenied, registry.ReasonCredential, ReasonTLS:
+		return true
+	}
+	return false
 }
 
 // waiting says whether a page is that of an engine that has nothing to say

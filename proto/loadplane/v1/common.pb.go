@@ -1269,8 +1269,14 @@ type Pool struct {
 	TokenUsageImbalance *float64 `protobuf:"fixed64,11,opt,name=token_usage_imbalance,json=tokenUsageImbalance,proto3,oneof" json:"token_usage_imbalance,omitempty"`
 	// Largest over mean requests of the fresh workers.
 	RequestImbalance *float64 `protobuf:"fixed64,12,opt,name=request_imbalance,json=requestImbalance,proto3,oneof" json:"request_imbalance,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Workers that count for coverage: all but those that cannot be heard, or
+	// where no engine runs. Absent from planes that do not tell.
+	Expected *uint32 `protobuf:"varint,13,opt,name=expected,proto3,oneof" json:"expected,omitempty"`
+	// Workers with a report, whatever its age. Absent from planes that do not
+	// tell.
+	Heard         *uint32 `protobuf:"varint,14,opt,name=heard,proto3,oneof" json:"heard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Pool) Reset() {
@@ -1383,6 +1389,20 @@ func (x *Pool) GetTokenUsageImbalance() float64 {
 func (x *Pool) GetRequestImbalance() float64 {
 	if x != nil && x.RequestImbalance != nil {
 		return *x.RequestImbalance
+	}
+	return 0
+}
+
+func (x *Pool) GetExpected() uint32 {
+	if x != nil && x.Expected != nil {
+		return *x.Expected
+	}
+	return 0
+}
+
+func (x *Pool) GetHeard() uint32 {
+	if x != nil && x.Heard != nil {
+		return *x.Heard
 	}
 	return 0
 }
@@ -1527,7 +1547,7 @@ const file_loadplane_v1_common_proto_rawDesc = "" +
 	"\x05_zone\"G\n" +
 	"\aPoolKey\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12&\n" +
-	"\x04role\x18\x02 \x01(\x0e2\x12.loadplane.v1.RoleR\x04role\"\x86\x05\n" +
+	"\x04role\x18\x02 \x01(\x0e2\x12.loadplane.v1.RoleR\x04role\"\xd9\x05\n" +
 	"\x04Pool\x12'\n" +
 	"\x03key\x18\x01 \x01(\v2\x15.loadplane.v1.PoolKeyR\x03key\x12\x1d\n" +
 	"\aworkers\x18\x02 \x01(\rH\x00R\aworkers\x88\x01\x01\x12\x19\n" +
@@ -1541,7 +1561,10 @@ const file_loadplane_v1_common_proto_rawDesc = "" +
 	"\fhottest_rank\x18\n" +
 	" \x01(\x05H\aR\vhottestRank\x88\x01\x01\x127\n" +
 	"\x15token_usage_imbalance\x18\v \x01(\x01H\bR\x13tokenUsageImbalance\x88\x01\x01\x120\n" +
-	"\x11request_imbalance\x18\f \x01(\x01H\tR\x10requestImbalance\x88\x01\x01B\n" +
+	"\x11request_imbalance\x18\f \x01(\x01H\tR\x10requestImbalance\x88\x01\x01\x12\x1f\n" +
+	"\bexpected\x18\r \x01(\rH\n" +
+	"R\bexpected\x88\x01\x01\x12\x19\n" +
+	"\x05heard\x18\x0e \x01(\rH\vR\x05heard\x88\x01\x01B\n" +
 	"\n" +
 	"\b_workersB\b\n" +
 	"\x06_freshB\b\n" +
@@ -1553,7 +1576,9 @@ const file_loadplane_v1_common_proto_rawDesc = "" +
 	"\x12_hottest_worker_idB\x0f\n" +
 	"\r_hottest_rankB\x18\n" +
 	"\x16_token_usage_imbalanceB\x14\n" +
-	"\x12_request_imbalance*Q\n" +
+	"\x12_request_imbalanceB\v\n" +
+	"\t_expectedB\b\n" +
+	"\x06_heard*Q\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_REGULAR\x10\x01\x12\x10\n" +

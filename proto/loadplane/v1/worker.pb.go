@@ -63,11 +63,13 @@ type ListWorkersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Workers, sorted by worker_id.
 	Workers []*WorkerInfo `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
-	// Why discovery cannot deliver a new list; absent while it can. The last
-	// list stays in force.
+	// Why sources of discovery cannot deliver a new list, each with its name;
+	// absent while all can. The last list stays in force.
 	DiscoveryError *string `protobuf:"bytes,2,opt,name=discovery_error,json=discoveryError,proto3,oneof" json:"discovery_error,omitempty"`
 	// Server clock of the answer, milliseconds; 0 from planes that do not tell.
 	ServerClockMs uint64 `protobuf:"varint,3,opt,name=server_clock_ms,json=serverClockMs,proto3" json:"server_clock_ms,omitempty"`
+	// The sources of discovery, in the order in which they win over each other.
+	Sources       []*DiscoverySource `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -123,12 +125,104 @@ func (x *ListWorkersResponse) GetServerClockMs() uint64 {
 	return 0
 }
 
+func (x *ListWorkersResponse) GetSources() []*DiscoverySource {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+// DiscoverySource is how a source of discovery is.
+type DiscoverySource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, such as "file" or "kubernetes".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// It delivered a list since the start of the plane.
+	Synced bool `protobuf:"varint,2,opt,name=synced,proto3" json:"synced,omitempty"`
+	// Workers of the list in force; absent without one.
+	Workers *uint32 `protobuf:"varint,3,opt,name=workers,proto3,oneof" json:"workers,omitempty"`
+	// Age of that list, milliseconds; absent without one, and where workers come
+	// one by one.
+	ListedAgeMs *uint64 `protobuf:"varint,4,opt,name=listed_age_ms,json=listedAgeMs,proto3,oneof" json:"listed_age_ms,omitempty"`
+	// Why there is no new list; absent while there is. The last one stays in
+	// force.
+	Error         *string `protobuf:"bytes,5,opt,name=error,proto3,oneof" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiscoverySource) Reset() {
+	*x = DiscoverySource{}
+	mi := &file_loadplane_v1_worker_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiscoverySource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiscoverySource) ProtoMessage() {}
+
+func (x *DiscoverySource) ProtoReflect() protoreflect.Message {
+	mi := &file_loadplane_v1_worker_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiscoverySource.ProtoReflect.Descriptor instead.
+func (*DiscoverySource) Descriptor() ([]byte, []int) {
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DiscoverySource) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DiscoverySource) GetSynced() bool {
+	if x != nil {
+		return x.Synced
+	}
+	return false
+}
+
+func (x *DiscoverySource) GetWorkers() uint32 {
+	if x != nil && x.Workers != nil {
+		return *x.Workers
+	}
+	return 0
+}
+
+func (x *DiscoverySource) GetListedAgeMs() uint64 {
+	if x != nil && x.ListedAgeMs != nil {
+		return *x.ListedAgeMs
+	}
+	return 0
+}
+
+func (x *DiscoverySource) GetError() string {
+	if x != nil && x.Error != nil {
+		return *x.Error
+	}
+	return ""
+}
+
 // WorkerInfo is a worker and the state of the way to it.
 type WorkerInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The worker without its ranks.
 	Worker *Worker `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// Where it was discovered, such as "flag", "file" or "registration".
+	// Where it was discovered, such as "flag", "file" or "registration", or
+	// several of them, such as "file+kubernetes".
 	DiscoveredBy string `protobuf:"bytes,2,opt,name=discovered_by,json=discoveredBy,proto3" json:"discovered_by,omitempty"`
 	// State of the way to the engine; a word from docs/operations.md.
 	Registration string `protobuf:"bytes,3,opt,name=registration,proto3" json:"registration,omitempty"`
@@ -170,7 +264,7 @@ type WorkerInfo struct {
 
 func (x *WorkerInfo) Reset() {
 	*x = WorkerInfo{}
-	mi := &file_loadplane_v1_worker_proto_msgTypes[2]
+	mi := &file_loadplane_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -182,7 +276,7 @@ func (x *WorkerInfo) String() string {
 func (*WorkerInfo) ProtoMessage() {}
 
 func (x *WorkerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_loadplane_v1_worker_proto_msgTypes[2]
+	mi := &file_loadplane_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -195,7 +289,7 @@ func (x *WorkerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerInfo.ProtoReflect.Descriptor instead.
 func (*WorkerInfo) Descriptor() ([]byte, []int) {
-	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *WorkerInfo) GetWorker() *Worker {
@@ -322,12 +416,23 @@ var File_loadplane_v1_worker_proto protoreflect.FileDescriptor
 const file_loadplane_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"\x19loadplane/v1/worker.proto\x12\floadplane.v1\x1a\x19loadplane/v1/common.proto\"\x14\n" +
-	"\x12ListWorkersRequest\"\xb3\x01\n" +
+	"\x12ListWorkersRequest\"\xec\x01\n" +
 	"\x13ListWorkersResponse\x122\n" +
 	"\aworkers\x18\x01 \x03(\v2\x18.loadplane.v1.WorkerInfoR\aworkers\x12,\n" +
 	"\x0fdiscovery_error\x18\x02 \x01(\tH\x00R\x0ediscoveryError\x88\x01\x01\x12&\n" +
-	"\x0fserver_clock_ms\x18\x03 \x01(\x04R\rserverClockMsB\x12\n" +
-	"\x10_discovery_error\"\xc3\a\n" +
+	"\x0fserver_clock_ms\x18\x03 \x01(\x04R\rserverClockMs\x127\n" +
+	"\asources\x18\x04 \x03(\v2\x1d.loadplane.v1.DiscoverySourceR\asourcesB\x12\n" +
+	"\x10_discovery_error\"\xc8\x01\n" +
+	"\x0fDiscoverySource\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06synced\x18\x02 \x01(\bR\x06synced\x12\x1d\n" +
+	"\aworkers\x18\x03 \x01(\rH\x00R\aworkers\x88\x01\x01\x12'\n" +
+	"\rlisted_age_ms\x18\x04 \x01(\x04H\x01R\vlistedAgeMs\x88\x01\x01\x12\x19\n" +
+	"\x05error\x18\x05 \x01(\tH\x02R\x05error\x88\x01\x01B\n" +
+	"\n" +
+	"\b_workersB\x10\n" +
+	"\x0e_listed_age_msB\b\n" +
+	"\x06_error\"\xc3\a\n" +
 	"\n" +
 	"WorkerInfo\x12,\n" +
 	"\x06worker\x18\x01 \x01(\v2\x14.loadplane.v1.WorkerR\x06worker\x12#\n" +
@@ -378,23 +483,25 @@ func file_loadplane_v1_worker_proto_rawDescGZIP() []byte {
 	return file_loadplane_v1_worker_proto_rawDescData
 }
 
-var file_loadplane_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_loadplane_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_loadplane_v1_worker_proto_goTypes = []any{
 	(*ListWorkersRequest)(nil),  // 0: loadplane.v1.ListWorkersRequest
 	(*ListWorkersResponse)(nil), // 1: loadplane.v1.ListWorkersResponse
-	(*WorkerInfo)(nil),          // 2: loadplane.v1.WorkerInfo
-	(*Worker)(nil),              // 3: loadplane.v1.Worker
+	(*DiscoverySource)(nil),     // 2: loadplane.v1.DiscoverySource
+	(*WorkerInfo)(nil),          // 3: loadplane.v1.WorkerInfo
+	(*Worker)(nil),              // 4: loadplane.v1.Worker
 }
 var file_loadplane_v1_worker_proto_depIdxs = []int32{
-	2, // 0: loadplane.v1.ListWorkersResponse.workers:type_name -> loadplane.v1.WorkerInfo
-	3, // 1: loadplane.v1.WorkerInfo.worker:type_name -> loadplane.v1.Worker
-	0, // 2: loadplane.v1.WorkerService.ListWorkers:input_type -> loadplane.v1.ListWorkersRequest
-	1, // 3: loadplane.v1.WorkerService.ListWorkers:output_type -> loadplane.v1.ListWorkersResponse
-	3, // [3:4] is the sub-list for method output_type
-	2, // [2:3] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	3, // 0: loadplane.v1.ListWorkersResponse.workers:type_name -> loadplane.v1.WorkerInfo
+	2, // 1: loadplane.v1.ListWorkersResponse.sources:type_name -> loadplane.v1.DiscoverySource
+	4, // 2: loadplane.v1.WorkerInfo.worker:type_name -> loadplane.v1.Worker
+	0, // 3: loadplane.v1.WorkerService.ListWorkers:input_type -> loadplane.v1.ListWorkersRequest
+	1, // 4: loadplane.v1.WorkerService.ListWorkers:output_type -> loadplane.v1.ListWorkersResponse
+	4, // [4:5] is the sub-list for method output_type
+	3, // [3:4] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_loadplane_v1_worker_proto_init() }
@@ -405,13 +512,14 @@ func file_loadplane_v1_worker_proto_init() {
 	file_loadplane_v1_common_proto_init()
 	file_loadplane_v1_worker_proto_msgTypes[1].OneofWrappers = []any{}
 	file_loadplane_v1_worker_proto_msgTypes[2].OneofWrappers = []any{}
+	file_loadplane_v1_worker_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadplane_v1_worker_proto_rawDesc), len(file_loadplane_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
