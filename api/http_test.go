@@ -88,7 +88,7 @@ func TestExtraKeys(t *testing.T) {
 			"valid_for_ms": nil, "zone": nil, "labels": map[string]any{}, "draining": false, "partial": false, "flags": []any{},
 			"aggregate": nil, "ranks": []any{}})
 		want(p, m["pools"].([]any)[0].(map[string]any), map[string]any{"model": "qwen3", "mode": "plain", "workers": 2.0,
-			"fresh": 1.0, "missing": 1.0, "stale": 0.0, "unreachable": 0.0, "coverage": 0.5})
+			"fresh": 1.0, "missing": 1.0, "stale": 0.0, "unreachable": 0.0, "coverage": 0.5, "expected": 2.0, "heard": 1.0})
 	})
 }
 
@@ -190,14 +190,25 @@ func TestOps(t *testing.T) {
 		if a := p.ops("/livez"); a.StatusCode != http.StatusOK || a.body != "ok" {
 			p.Errorf("livez: %d %s", a.StatusCode, a.body)
 		}
-		if a := p.ops("/readyz"); a.StatusCode != http.StatusServiceUnavailable || a.body != `{"failed":["warming"]}`+"\n" {
+		if a := p.ops("/readyz"); a.StatusCode != http.StatusServiceUnavailable || a.body != `{"ready":false,"failed":["warming"],"sources":[],"pools":{"expected":0,"heard":0,"fresh":0}}`+"\n" {
 			p.Errorf("readyz while warming: %d %s", a.StatusCode, a.body)
+		}
+		p.store.NoteSources([]store.SourceStatus{
+			{Name: "file", Synced: true, Workers: 1, Listed: p.clock.Now(), Error: "gone"}, {Name: "dns"},
+			{Name: "kubernetes", Error: "no list yet: forbidden"},
+		})
+		sources := `"sources":[{"name":"file","synced":true,"listed_age_ms":%d,"error":"gone"},{"name":"dns","synced":false},` +
+			`{"name":"kubernetes","synced":false,"error":"no list yet: forbidden"}]`
+		want := `{"ready":false,"failed":["warming"],` + fmt.Sprintf(sources, 0) + `,"pools":{"expected":0,"heard":0,"fresh":0}}` + "\n"
+		if a := p.ops("/readyz"); a.body != want {
+			p.Errorf("readyz while sources are waited for: %s", a.body)
 		}
 		p.add(newWorker("a:1"))
 		p.report("a:1", 1, 1, 1)
-		p.after(settle)
-		if a := p.ops("/readyz"); a.StatusCode != http.StatusOK || a.body != "ok" {
-			p.Errorf("readyz: %d %s", a.StatusCode, a.body)
+		p.after(250 * time.Millisecond)
+		want = `{"ready":true,"failed":[],` + fmt.Sprintf(sources, 250) + `,"pools":{"expected":1,"heard":1,"fresh":1}}` + "\n"
+		if a := p.ops("/readyz"); a.StatusCode != http.StatusOK || a.body != want || a.Header.Get("Content-Type") != "application/json" {
+			p.Errorf("readyz: %d %s %v", a.StatusCode, a.body, a.Header)
 		}
 		p.do(p.client(false), http.MethodGet, "/v1/load_monitor/snapshot")
 		page := p.ops("/metrics").body

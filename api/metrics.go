@@ -70,7 +70,7 @@ func newMetrics(reg prometheus.Registerer, a *API) (*metrics, error) {
 		}),
 	}
 	fulls, deltas := newEncoded(a)
-	return m, register(reg, fulls, deltas, m.sent, m.failed, m.refused, m.requests, m.bytes, m.delay, newGauges(a))
+	return m, register(reg, fulls, deltas, m.sent, m.failed, m.refused, m.requests, m.bytes, m.delay, newGauges(a), newCoverage(a.opts.Snapshots))
 }
 
 // newEncoded counts what was encoded for all watchers together.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -17,33 +18,71 @@ import (
 // before the plane is not ready.
 const storeGrace = 2 * time.Second
 
-// ReadyReport says whether the plane is ready to be asked. It is a plain
-// value.
+// ReadyReport says whether the plane is ready to be asked, and how well it is
+// informed. It is a plain value.
 type ReadyReport struct {
+	// Ready says that no check fails.
+	Ready bool `json:"ready"`
 	// Failed are the checks that fail, in a fixed order; empty when ready.
+	// Nothing else decides about readiness.
 	Failed []store.Reason `json:"failed"`
+	// Sources are the sources of discovery, in the order in which they win over
+	// each other.
+	Sources []SourceReport `json:"sources"`
+	// Pools is the coverage of all pools together.
+	Pools Coverage `json:"pools"`
 }
 
-// Ready says that no check fails.
-func (r ReadyReport) Ready() bool { return len(r.Failed) == 0 }
+// SourceReport is how a source of discovery is. It is a plain value.
+type SourceReport struct {
+	// Name is the source's.
+	Name string `json:"name"`
+	// Synced says that it delivered a list since the start.
+	Synced bool `json:"synced"`
+	// ListedAge is the age of the list in force, milliseconds; nil without one.
+	ListedAge *uint64 `json:"listed_age_ms,omitempty"`
+	// Error says why there is no new list; empty while there is.
+	Error string `json:"error,omitempty"`
+}
 
 // Ready derives readiness from the state of the plane: it is ready when it is
 // not draining, commits, and has heard what it expects or stopped waiting.
-// Where there is discovery it is not ready before the first sync.
+// Where there is discovery it is not ready before the first sync. Sources that
+// fail and workers that are not heard are reported and fail no check.
 func (a *API) Ready(ctx context.Context) ReadyReport {
-	var r ReadyReport
+	failed := a.failed(ctx)
+	view, _ := a.opts.Snapshots.Current()
+	return ReadyReport{Ready: len(failed) == 0, Failed: failed, Sources: a.sourceReports(), Pools: coverageOf(view)}
+}
+
+// failed returns the checks that fail; an empty list for none.
+func (a *API) failed(ctx context.Context) []store.Reason {
+	failed := []store.Reason{}
 	if a.draining() {
-		r.Failed = append(r.Failed, ReasonDraining)
+		failed = append(failed, ReasonDraining)
 	}
 	state, _ := a.store.Fresh(ctx)
-	now := a.clock.Now()
-	if a.stalled(state, now) {
-		r.Failed = append(r.Failed, ReasonStoreStalled)
+	if a.stalled(state, a.clock.Now()) {
+		failed = append(failed, ReasonStoreStalled)
 	}
 	if state.Warming {
-		r.Failed = append(r.Failed, ReasonWarming)
+		failed = append(failed, ReasonWarming)
 	}
-	return r
+	return failed
+}
+
+func (a *API) sourceReports() []SourceReport {
+	all := a.store.Sources()
+	now := a.clock.Now()
+	reports := make([]SourceReport, len(all))
+	for i, src := range all {
+		reports[i] = SourceReport{Name: src.Name, Synced: src.Synced, Error: src.Error}
+		if src.Listed != 0 {
+			age := uint64(max(0, now.Sub(src.Listed).Milliseconds()))
+			reports[i].ListedAge = &age
+		}
+	}
+	return reports
 }
 
 func (a *API) stalled(state *store.State, now store.Instant) bool {
@@ -70,13 +109,16 @@ func (a *API) Ops() http.Handler {
 
 func (a *API) serveReady(w http.ResponseWriter, r *http.Request) {
 	report := a.Ready(r.Context())
-	if report.Ready() {
-		_, _ = io.WriteString(w, "ok")
-		return
+	status := http.StatusOK
+	if !report.Ready {
+		status = http.StatusServiceUnavailable
 	}
-	// A list of words can always be encoded.
-	body, _ := json.Marshal(report)
-	answerJSON(w, http.StatusServiceUnavailable, append(body, '\n'))
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false) // Errors are for people.
+	// Words, texts and numbers can always be encoded.
+	_ = enc.Encode(report)
+	answerJSON(w, status, body.Bytes())
 }
 
 // health returns grpc.health.v1 over the readiness. Its watches count as
@@ -84,7 +126,7 @@ func (a *API) serveReady(w http.ResponseWriter, r *http.Request) {
 func (a *API) health() *health.Checker {
 	return &health.Checker{
 		Services: []string{loadplanev1connect.SnapshotServiceName, loadplanev1connect.WorkerServiceName},
-		Ready:    func(ctx context.Context) bool { return a.Ready(ctx).Ready() },
+		Ready:    func(ctx context.Context) bool { return len(a.failed(ctx)) == 0 },
 		Admit: func(ctx context.Context) (func(), error) {
 			leave, refused := a.admit(ctx, "")
 			if refused != nil {

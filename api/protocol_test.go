@@ -277,6 +277,10 @@ func TestListWorkers(t *testing.T) {
 			d.Registration, d.RegistrationError = "retrying", "connection refused"
 		})
 		p.report("a:30000", 1, 3, 2)
+		p.store.NoteSources([]store.SourceStatus{
+			{Name: "file", Synced: true, Workers: 2, Listed: p.store.Options().Clock.Now()},
+			{Name: "kubernetes", Error: "no list yet: forbidden"}, {Name: "registration", Synced: true},
+		})
 		p.after(settle + 240e6)
 
 		c := loadplanev1connect.NewWorkerServiceClient(p.client(true), p.url)
@@ -286,6 +290,17 @@ func TestListWorkers(t *testing.T) {
 		}
 		if n := len(res.GetWorkers()); n != 2 {
 			p.Fatalf("%d workers, want 2", n)
+		}
+		sources := &pb.ListWorkersResponse{Sources: []*pb.DiscoverySource{
+			{Name: "file", Synced: true, Workers: proto.Uint32(2), ListedAgeMs: proto.Uint64(250)},
+			{Name: "kubernetes", Error: proto.String("no list yet: forbidden")},
+			{Name: "registration", Synced: true, Workers: proto.Uint32(0)},
+		}}
+		if got := (&pb.ListWorkersResponse{Sources: res.GetSources()}); !proto.Equal(got, sources) {
+			p.Errorf("sources\n got %v\nwant %v", got, sources)
+		}
+		if got := res.GetDiscoveryError(); got != "kubernetes: no list yet: forbidden" {
+			p.Errorf("discovery error %q", got)
 		}
 		heard, silent := res.GetWorkers()[0], res.GetWorkers()[1]
 		if w := heard.GetWorker(); w.GetWorkerId() != "a:30000" || len(w.GetRanks()) != 0 || w.GetAggregate().GetRankCount() != 2 {

@@ -164,8 +164,24 @@ func (s workerService) ListWorkers(ctx context.Context, _ *pb.ListWorkersRequest
 		res.Workers = append(res.Workers, info)
 	}
 	res.DiscoveryError = known(s.store.DiscoveryError())
+	res.Sources = s.sources()
 	res.ServerClockMs = s.clock.Now().Milliseconds()
 	return res, nil
+}
+
+// sources returns how the sources of discovery are.
+func (s workerService) sources() (list []*pb.DiscoverySource) {
+	for _, src := range s.store.Sources() {
+		m := &pb.DiscoverySource{Name: src.Name, Synced: src.Synced, Error: known(src.Error)}
+		if src.Synced {
+			m.Workers = proto.Uint32(uint32(src.Workers))
+		}
+		if src.Listed != 0 {
+			m.ListedAgeMs = proto.Uint64(uint64(max(0, s.clock.Now().Sub(src.Listed).Milliseconds())))
+		}
+		list = append(list, m)
+	}
+	return list
 }
 
 func (s workerService) info(w *snapshot.Worker, r *snapshot.Receipt) (*pb.WorkerInfo, error) {

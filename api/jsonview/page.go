@@ -366,6 +366,7 @@ func (j *page) pool(b []byte, p *snapshot.Pool) []byte {
 	}{
 		{"workers", p.Workers}, {"fresh", p.Fresh}, {"stale", p.Stale},
 		{"missing", p.Missing}, {"unreachable", p.Unreachable},
+		{"expected", p.Expected}, {"heard", p.Heard},
 	} {
 		b = strconv.AppendInt(appendKey(b, n.key), int64(n.v), 10)
 	}
