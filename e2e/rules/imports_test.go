@@ -133,6 +133,8 @@ var edges = []edge{
 	{"service", "ingest", "composition"},
 	{"service", "ingest/push", "composition"},
 	{"service", "registry", "composition"},
+	{"registry/dns", "registry", "a source of the registry, which lists workers"},
+	{"registry/dns", "store", "a reason word is the store's type"},
 	{"service", "service/config", "what it runs by"},
 	{"service", "service/access", "guards the listeners"},
 	{"service/access", "store", "a reason word is the store's type"},
