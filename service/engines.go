@@ -36,10 +36,16 @@ func (p *parts) wireRegistry(Options) error {
 	if err != nil {
 		return err
 	}
+	sources, err := p.sources()
+	if err != nil {
+		return err
+	}
 	p.registry, err = registry.New(registry.Options{
 		Store:               p.store,
 		Workers:             p.cfg.Worker,
 		WorkersFile:         p.cfg.WorkersFile,
+		Sources:             sources,
+		EgressAllow:         p.cfg.EgressPrefixes(),
 		ReportInterval:      p.cfg.ReportInterval,
 		StaleAfter:          p.cfg.StaleAfter,
 		Lease:               p.cfg.Lease,

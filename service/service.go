@@ -43,6 +43,8 @@ type Options struct {
 type Service struct {
 	*parts
 	apiLn, ingestLn, opsLn net.Listener
+	// adminLn is nil without an admin socket.
+	adminLn net.Listener
 }
 
 // parts are what New wires before it binds anything.
@@ -61,6 +63,8 @@ type parts struct {
 	apiServer  *http.Server
 	opsServer  *http.Server
 	ingestPort atomic.Uint32
+	// adminServer is nil without an admin socket.
+	adminServer *http.Server
 }
 
 // New validates cfg, reads the files it names, wires the parts and binds the
@@ -95,7 +99,7 @@ func build(cfg config.Config, opts Options) (*parts, error) {
 	}
 	p.gatherer.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p.metrics = newMetrics(p.gatherer)
-	for _, wire := range []func(Options) error{p.wireAccess, p.wireStore, p.wireRegistry, p.wireIngest, p.wireAPI} {
+	for _, wire := range []func(Options) error{p.wireAccess, p.wireStore, p.wireRegistry, p.wireIngest, p.wireAPI, p.wireAdmin} {
 		if err := wire(opts); err != nil {
 			return nil, err
 		}
@@ -192,7 +196,7 @@ func (s *Service) listenAll() (err error) {
 		return err
 	}
 	s.ingestPort.Store(uint32(bound(s.ingestLn).Port()))
-	return nil
+	return s.listenAdmin()
 }
 
 func (s *Service) listen(l config.Listener) (net.Listener, error) {
@@ -228,7 +232,7 @@ func bound(ln net.Listener) netip.AddrPort {
 
 // Close gives the listeners back. It is for a service that never ran.
 func (s *Service) Close() {
-	for _, ln := range []net.Listener{s.apiLn, s.ingestLn, s.opsLn} {
+	for _, ln := range []net.Listener{s.apiLn, s.ingestLn, s.opsLn, s.adminLn} {
 		if ln != nil {
 			_ = ln.Close()
 		}
@@ -260,14 +264,23 @@ func (s *Service) Run(ctx context.Context) error {
 // components are in the order of starting; they stop in reverse, so that the
 // committer outlives all that feeds and reads it.
 func (s *Service) components() []component {
-	return []component{
+	all := []component{
 		{name: "committer", run: s.store.Run},
-		{name: "ops", run: serve(s.opsServer, s.opsLn), stop: s.opsServer.Shutdown, kill: s.opsServer.Close},
+		serving("ops", s.opsServer, s.opsLn),
 		{name: "advice", run: s.advise},
 		{name: "registry", run: s.registry.Run},
 		{name: "ingest", run: func(ctx context.Context) error { return s.ingest.Run(ctx, s.ingestLn) }},
-		{name: "api", run: serve(s.apiServer, s.apiLn), stop: s.apiServer.Shutdown, kill: s.apiServer.Close},
+		serving("api", s.apiServer, s.apiLn),
 	}
+	if s.adminLn != nil {
+		all = append(all, serving("admin", s.adminServer, s.adminLn))
+	}
+	return all
+}
+
+// serving is the component of an HTTP server.
+func serving(name string, server *http.Server, ln net.Listener) component {
+	return component{name: name, run: serve(server, ln), stop: server.Shutdown, kill: server.Close}
 }
 
 func serve(server *http.Server, ln net.Listener) func(context.Context) error {
@@ -291,6 +304,9 @@ func (s *Service) announce() {
 		addr net.Addr
 	}{{config.API, s.apiLn.Addr()}, {config.Ingest, s.ingestLn.Addr()}, {config.Ops, s.opsLn.Addr()}} {
 		s.logger.Info("listening", "listener", string(l.name), "address", l.addr.String(), "tls", s.cfg.TLS(l.name))
+	}
+	if s.adminLn != nil {
+		s.logger.Info("listening", "listener", "admin", "address", s.cfg.AdminSocket, "tls", false)
 	}
 	if s.cfg.Identity == config.IdentityOrigin {
 		s.logger.Warn("peer addresses are not checked; any host that reaches ingest may report as any worker", "setting", "--identity=origin")

@@ -312,6 +312,13 @@ func TestNewRefusesBadInput(t *testing.T) {
 		{"a value out of range", func(c *config.Config) { c.Settle = 0 }, "settle"},
 		{"a worker that does not parse", func(c *config.Config) { c.Worker = []string{"http://a:1,role=king"} }, "king"},
 		{"no workers file", func(c *config.Config) { c.WorkersFile = "/does/not/exist.yaml" }, "/does/not/exist.yaml"},
+		{"a name of the DNS that is an address", func(c *config.Config) { c.DNS = []string{"10.0.0.1:1"} }, "dns: 10.0.0.1 is an address"},
+		{"bug 49: a selector that does not parse", func(c *config.Config) {
+			c.Kubernetes, c.KubernetesSelector = true, "a=b c=d"
+		}, "kubernetes_selector: "},
+		{"no kubeconfig", func(c *config.Config) {
+			c.Kubernetes, c.KubernetesServices, c.Kubeconfig = true, []string{"a"}, "/does/not/exist"
+		}, "kubeconfig: "},
 		{"no token file", func(c *config.Config) { c.APITokenFile = "/does/not/exist" }, "api_token_file"},
 	}
 	for _, test := range tests {

@@ -25,6 +25,49 @@ type Config struct {
 	// Worker lists engines as URL[,role=...][,model=...] and so on. In the
 	// environment they are separated by spaces. Default none.
 	Worker []string `koanf:"worker"`
+	// DNS lists names behind which engines are, as NAME:PORT for addresses or
+	// srv:NAME for SRV records, each with [,key=value...] as in Worker. In the
+	// environment they are separated by spaces. Default none.
+	DNS []string `koanf:"dns"`
+	// DNSServer lists host:port addresses that are asked for DNS in turn, by
+	// absolute names. In the environment they are separated by commas. Empty,
+	// the default, uses the servers and the search list of the system.
+	DNSServer []string `koanf:"dns_server"`
+	// DNSMinTTL and DNSMaxTTL bound the time until a name of DNS is asked for
+	// again, whatever its time to live is: 1s to 1h, and DNSMinTTL to 24h.
+	// Default 5s and 1m.
+	DNSMinTTL time.Duration `koanf:"dns_min_ttl"`
+	// DNSMaxTTL belongs to DNSMinTTL.
+	DNSMaxTTL time.Duration `koanf:"dns_max_ttl"`
+	// Kubernetes says that engines are found in Kubernetes, by
+	// KubernetesServices or KubernetesSelector. Default false.
+	Kubernetes bool `koanf:"kubernetes"`
+	// Kubeconfig is the path of the file that says how to reach the API server.
+	// Empty, the default, uses the service account of the plane's own Pod.
+	Kubeconfig string `koanf:"kubeconfig"`
+	// KubernetesNamespaces are those that are read. In the environment they are
+	// separated by commas. Empty, the default, is that of the plane's own Pod or
+	// of Kubeconfig.
+	KubernetesNamespaces []string `koanf:"kubernetes_namespaces"`
+	// KubernetesServices are the Services whose endpoints are workers. In the
+	// environment they are separated by commas. Default none.
+	KubernetesServices []string `koanf:"kubernetes_services"`
+	// KubernetesSelector is the label selector of the Pods that are workers.
+	// Default none.
+	KubernetesSelector string `koanf:"kubernetes_selector"`
+	// KubernetesPort is the name or the number of the engines' port. Empty, the
+	// default, is the only one that an EndpointSlice or a Pod declares.
+	KubernetesPort Port `koanf:"kubernetes_port"`
+	// KubernetesScheme is http or https. Default http.
+	KubernetesScheme string `koanf:"kubernetes_scheme"`
+	// AdminSocket is the path of the Unix socket by which workers are added,
+	// removed and drained, at most 103 bytes. Empty, the default, is for none.
+	AdminSocket string `koanf:"admin_socket"`
+	// EgressAllow lists addresses and CIDRs to which engines of DNS and
+	// Kubernetes may lead although they are loopback, link-local or others that
+	// are refused. In the environment they are separated by commas. Default
+	// none.
+	EgressAllow []string `koanf:"egress_allow"`
 
 	// ReportInterval is the interval at which engines are asked to report,
 	// 10ms to 1m. Default 1s.
@@ -136,6 +179,9 @@ type Config struct {
 	LogFormat string `koanf:"log_format"`
 }
 
+// Port is the name or the number of a port. A number needs no quotes in YAML.
+type Port string
+
 // The values of Config.Identity.
 const (
 	IdentityPeer   = "peer"
@@ -164,6 +210,9 @@ func Default() Config {
 		Heartbeat:                time.Second,
 		WriteTimeout:             5 * time.Second,
 		DrainTimeout:             10 * time.Second,
+		DNSMinTTL:                5 * time.Second,
+		DNSMaxTTL:                time.Minute,
+		KubernetesScheme:         "http",
 		Identity:                 IdentityPeer,
 		Registration:             RegistrationOpen,
 		MaxWorkers:               10_000,

@@ -81,6 +81,36 @@ func TestLoadConfigPrecedence(t *testing.T) {
 			want: func(c *Config) { c.InsecureAllowPlaintext = []string{"api", "ingest"} },
 		},
 		{
+			name: "discovery in the file",
+			file: "dns: ['engines.example:30000,role=decode', 'srv:_sglang._tcp.example']\ndns_max_ttl: 30s\nkubernetes: true\n" +
+				"kubernetes_services: [sglang]\nkubernetes_port: 30000\nadmin_socket: /run/a\negress_allow: [127.0.0.0/8]\n",
+			want: func(c *Config) {
+				c.DNS, c.DNSMaxTTL = []string{"engines.example:30000,role=decode", "srv:_sglang._tcp.example"}, 30*time.Second
+				c.Kubernetes, c.KubernetesServices, c.KubernetesPort = true, []string{"sglang"}, "30000"
+				c.AdminSocket, c.EgressAllow = "/run/a", []string{"127.0.0.0/8"}
+			},
+		},
+		{
+			name: "discovery in the environment",
+			env: []string{
+				"LOADPLANE_DNS=a.example:1,role=decode,zone=z srv:b.example", "LOADPLANE_DNS_SERVER=10.0.0.1:53,10.0.0.2:53",
+				"LOADPLANE_KUBERNETES=true", "LOADPLANE_KUBERNETES_NAMESPACES=a,b", "LOADPLANE_KUBERNETES_SERVICES=c,d",
+				"LOADPLANE_KUBERNETES_SELECTOR=app in (x,y)", "LOADPLANE_KUBERNETES_PORT=http", "LOADPLANE_EGRESS_ALLOW=::1,10.0.0.0/8",
+			},
+			want: func(c *Config) {
+				c.DNS, c.DNSServer = []string{"a.example:1,role=decode,zone=z", "srv:b.example"}, []string{"10.0.0.1:53", "10.0.0.2:53"}
+				c.Kubernetes, c.KubernetesNamespaces, c.KubernetesServices = true, []string{"a", "b"}, []string{"c", "d"}
+				c.KubernetesSelector, c.KubernetesPort, c.EgressAllow = "app in (x,y)", "http", []string{"::1", "10.0.0.0/8"}
+			},
+		},
+		{
+			name: "discovery by flags", env: []string{"LOADPLANE_KUBERNETES=true"},
+			flags: []string{"--kubernetes=false", "--dns=a.example:1,role=decode", "--dns=srv:b.example", "--kubernetes-port=30000", "--kubeconfig=/k"},
+			want: func(c *Config) {
+				c.DNS, c.KubernetesPort, c.Kubeconfig = []string{"a.example:1,role=decode", "srv:b.example"}, "30000", "/k"
+			},
+		},
+		{
 			name: "variables of tests are ignored", env: []string{"LOADPLANE_EXTRA_INPUTS=/x", "LOADPLANE_MUTATIONS=5", "OTHER=1"},
 			want: func(*Config) {},
 		},
@@ -129,6 +159,12 @@ func TestLoadConfigStrict(t *testing.T) {
 		{"key in capitals", "Lease: 5s\n", nil, `unknown setting "Lease"`},
 		{"nested key", "lease: {seconds: 5}\n", nil, "lease: want a duration"},
 		{"config in the file", "config: x\n", nil, `unknown setting "config"`},
+		{"text for a yes or no", "kubernetes: maybe\n", nil, "kubernetes: want true or false"},
+		{"number for a yes or no", "kubernetes: 1\n", nil, "kubernetes: want true or false"},
+		{"bad yes or no in a variable", "", []string{"LOADPLANE_KUBERNETES=1"}, "LOADPLANE_KUBERNETES: want true or false"},
+		{"list for a port", "kubernetes_port: [1]\n", nil, "kubernetes_port: want the name or the number of a port"},
+		{"fraction for a port", "kubernetes_port: 1.5\n", nil, "kubernetes_port: want the name or the number of a port"},
+		{"text for a list of names", "dns: a.example:1\n", nil, "dns: want a list"},
 		{"no value", "lease:\n", nil, "lease has no value"},
 		{"duration without a unit", "lease: 15\n", nil, "lease: want a duration"},
 		{"duration that is none", "lease: soon\n", nil, "lease: want a duration"},
@@ -202,9 +238,19 @@ func TestFlagDefaultsAreThoseInForce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got.Worker, got.InsecureAllowPlaintext, got.TrustedProxy = nil, nil, nil // Empty, not nil.
+	emptyToNil(&got)
 	if want := Default(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// emptyToNil makes empty lists nil.
+func emptyToNil(c *Config) {
+	v := reflect.ValueOf(c).Elem()
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Slice && f.Len() == 0 {
+			f.SetZero()
+		}
 	}
 }
 
@@ -239,6 +285,28 @@ func TestValidate(t *testing.T) {
 		{"no connection per address", func(c *Config) { c.MaxConnectionsPerAddress = 0 }, "max_connections_per_address"},
 		{"proxy by name", func(c *Config) { c.TrustedProxy = []string{"proxy"} }, "trusted_proxy"},
 		{"proxies", func(c *Config) { c.TrustedProxy = []string{"10.0.0.1", "fd00::/8"} }, ""},
+		{"egress by name", func(c *Config) { c.EgressAllow = []string{"engine"} }, `egress_allow: "engine" is not an IP address or a CIDR`},
+		{"egress", func(c *Config) { c.EgressAllow = []string{"127.0.0.1", "fd00::/8"} }, ""},
+		{"TTL too short", func(c *Config) { c.DNSMinTTL = 999 * time.Millisecond }, "dns_min_ttl: 999ms is not in 1s to 1h0m0s"},
+		{"TTLs out of order", func(c *Config) { c.DNSMinTTL, c.DNSMaxTTL = 2*time.Minute, time.Minute }, "dns_min_ttl: 2m0s is above dns_max_ttl, 1m0s"},
+		{"TTL too long", func(c *Config) { c.DNSMaxTTL = 25 * time.Hour }, "dns_max_ttl: 25h0m0s is not in 1s to 24h0m0s"},
+		{"DNS server", func(c *Config) { c.DNS, c.DNSServer = []string{"a:1"}, []string{"10.0.0.1:53", "[fd00::1]:53"} }, ""},
+		{"DNS server without a port", func(c *Config) { c.DNS, c.DNSServer = []string{"a:1"}, []string{"10.0.0.1"} }, `dns_server: "10.0.0.1" is not host:port`},
+		{"DNS server without names", func(c *Config) { c.DNSServer = []string{"10.0.0.1:53"} }, "dns_server: there is no name to ask for; give --dns"},
+		{"Kubernetes by Services", func(c *Config) { c.Kubernetes, c.KubernetesServices = true, []string{"a"} }, ""},
+		{"Kubernetes by labels", func(c *Config) { c.Kubernetes, c.KubernetesSelector = true, "app=a" }, ""},
+		{"Kubernetes by nothing", func(c *Config) { c.Kubernetes = true }, "kubernetes: nothing says which Pods are engines; give --kubernetes-services or"},
+		{"Kubernetes by both", func(c *Config) {
+			c.Kubernetes, c.KubernetesServices, c.KubernetesSelector = true, []string{"a"}, "app=a"
+		}, "kubernetes: kubernetes_services and kubernetes_selector exclude each other"},
+		{"a selector without Kubernetes", func(c *Config) { c.KubernetesSelector = "app=a" }, "kubernetes_selector: it says nothing without kubernetes; give --kubernetes"},
+		{"Services without Kubernetes", func(c *Config) { c.KubernetesServices = []string{"a"} }, "kubernetes_services: it says nothing"},
+		{"namespaces without Kubernetes", func(c *Config) { c.KubernetesNamespaces = []string{"a"} }, "kubernetes_namespaces: it says nothing"},
+		{"a port without Kubernetes", func(c *Config) { c.KubernetesPort = "http" }, "kubernetes_port: it says nothing"},
+		{"a kubeconfig without Kubernetes", func(c *Config) { c.Kubeconfig = "/k" }, "kubeconfig: it says nothing"},
+		{"Kubernetes scheme", func(c *Config) { c.KubernetesScheme = "ftp" }, `kubernetes_scheme: "ftp" is not one of http, https`},
+		{"admin socket", func(c *Config) { c.AdminSocket = strings.Repeat("a", 103) }, ""},
+		{"admin socket with a long path", func(c *Config) { c.AdminSocket = strings.Repeat("a", 104) }, "admin_socket: the path has 104 bytes, more than 103"},
 		{"write timeout", func(c *Config) { c.WriteTimeout = 0 }, "write_timeout"},
 		{"drain timeout", func(c *Config) { c.DrainTimeout = 499 * time.Millisecond }, "drain_timeout"},
 		{"no workers", func(c *Config) { c.MaxWorkers = 0 }, "max_workers: 0 is not in 1 to 100000"},
@@ -417,12 +485,41 @@ func TestServiceLinksAreIgnored(t *testing.T) {
 	if err != nil || got.ReporterPort != 0 {
 		t.Errorf("beside a Service named loadplane-reporter: port %d, error %v", got.ReporterPort, err)
 	}
+	if got, err = Load(nil, []string{"LOADPLANE_KUBERNETES_PORT=tcp://10.0.0.1:7400"}); err != nil || got.KubernetesPort != "" {
+		t.Errorf("beside a Service named loadplane-kubernetes: port %q, error %v", got.KubernetesPort, err)
+	}
 	if got, err = Load(nil, []string{"LOADPLANE_REPORTER_PORT=31000"}); err != nil || got.ReporterPort != 31000 {
 		t.Errorf("port %d, error %v", got.ReporterPort, err)
 	}
 	for _, key := range configKeys() {
-		if serviceLink.MatchString(envName(key)) && configField(&Config{}, key).Kind() != reflect.Int {
+		field := configField(&Config{}, key)
+		if serviceLink.MatchString(envName(key)) && field.Kind() != reflect.Int && field.Type() != reflect.TypeFor[Port]() {
 			t.Errorf("%s looks like a service link, and its value may", key)
 		}
+	}
+}
+
+func TestDiscovers(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"a list": func(c *Config) { c.Worker = []string{"http://a:1"} }, "a file": func(c *Config) { c.WorkersFile = "w" },
+		"DNS": func(c *Config) { c.DNS = []string{"a:1"} }, "Kubernetes": func(c *Config) { c.Kubernetes = true },
+		"operators": func(c *Config) { c.AdminSocket = "s" }, "registration": func(c *Config) { c.Registration = RegistrationKnown },
+	} {
+		c := Default()
+		c.Registration = RegistrationOff
+		if c.Discovers() {
+			t.Error("there is a source of workers without any")
+		}
+		if change(&c); !c.Discovers() {
+			t.Errorf("%s is no source of workers", name)
+		}
+	}
+}
+
+func TestEgressPrefixes(t *testing.T) {
+	c := Config{EgressAllow: []string{"127.0.0.0/8", "::ffff:10.0.0.1", "fd00::1"}}
+	want := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("fd00::1/128")}
+	if got := c.EgressPrefixes(); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

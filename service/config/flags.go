@@ -12,6 +12,7 @@ func RegisterFlags(fs *pflag.FlagSet) {
 	fs.String(FileFlag, "", "YAML configuration file")
 	listenFlags(fs)
 	engineFlags(fs)
+	discoveryFlags(fs)
 	timeFlags(fs)
 	securityFlags(fs)
 	limitFlags(fs)
@@ -37,6 +38,24 @@ func engineFlags(fs *pflag.FlagSet) {
 	fs.String("registration", d.Registration, "who may register itself on ingest: open (for an engine on its own address), known (for listed workers) or off")
 	fs.String("engine-token-file", d.EngineTokenFile, "file with the bearer token for engines")
 	fs.String("engine-ca", d.EngineCA, "PEM file with the CAs of engines")
+}
+
+func discoveryFlags(fs *pflag.FlagSet) {
+	d := Default()
+	fs.StringArray("dns", d.DNS, "engines by DNS as NAME:PORT[,key=value...] or srv:NAME[,key=value...], with the keys of --worker; repeatable")
+	fs.StringSlice("dns-server", d.DNSServer, "host:port of DNS servers; default: those of the system")
+	fs.Duration("dns-min-ttl", d.DNSMinTTL, "shortest time until a name is asked for again, 1s to 1h")
+	fs.Duration("dns-max-ttl", d.DNSMaxTTL, "longest time until a name is asked for again, at most 24h")
+	fs.Bool("kubernetes", d.Kubernetes, "find engines in Kubernetes, by --kubernetes-services or --kubernetes-selector")
+	fs.String("kubeconfig", d.Kubeconfig, "file that says how to reach the API server; default: the service account of this Pod")
+	fs.StringSlice("kubernetes-namespaces", d.KubernetesNamespaces, "namespaces that are read; default: that of this Pod or of --kubeconfig")
+	fs.StringSlice("kubernetes-services", d.KubernetesServices, "Services whose endpoints are engines")
+	fs.String("kubernetes-selector", d.KubernetesSelector, "label selector of the Pods that are engines")
+	fs.String("kubernetes-port", string(d.KubernetesPort), "name or number of the engines' port; default: the only one that is declared")
+	fs.String("kubernetes-scheme", d.KubernetesScheme, "http or https")
+	fs.String("admin-socket", d.AdminSocket, "path of the Unix socket by which workers are added, removed and drained")
+	fs.StringSlice("egress-allow", d.EgressAllow,
+		"addresses and CIDRs, such as 127.0.0.0/8, to which engines of DNS and Kubernetes may lead although they are refused otherwise")
 }
 
 func timeFlags(fs *pflag.FlagSet) {

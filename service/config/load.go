@@ -132,9 +132,9 @@ func envValue(name, value string) (string, any) {
 		return name, value
 	}
 	switch key {
-	case "worker":
+	case "worker", "dns":
 		return key, strings.Fields(value)
-	case "insecure_allow_plaintext", "trusted_proxy":
+	case "insecure_allow_plaintext", "trusted_proxy", "dns_server", "kubernetes_namespaces", "kubernetes_services", "egress_allow":
 		return key, strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
 	}
 	return key, value
@@ -207,6 +207,10 @@ func wantError(cfg *Config, key string) error {
 		return errors.New("want a duration with its unit, such as 1500ms or 2s")
 	case int:
 		return errors.New("want a whole number")
+	case bool:
+		return errors.New("want true or false")
+	case Port:
+		return errors.New("want the name or the number of a port")
 	case []string:
 		return errors.New("want a list of texts")
 	case string:
@@ -234,6 +238,17 @@ func convert(from, to reflect.Type, value any) (any, error) {
 		}
 		if from != to {
 			return nil, fmt.Errorf("%v is no whole number", from)
+		}
+	case reflect.TypeFor[bool]():
+		if text == "true" || text == "false" {
+			return text == "true", nil
+		}
+		if from != to {
+			return nil, fmt.Errorf("%v is neither true nor false", from)
+		}
+	case reflect.TypeFor[Port]():
+		if n, ok := value.(int); ok {
+			return strconv.Itoa(n), nil
 		}
 	case reflect.TypeFor[[]string]():
 		if from.Kind() != reflect.Slice {

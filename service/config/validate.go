@@ -63,6 +63,9 @@ func (c *Config) Validate() error {
 	var p problems
 	p.times(c)
 	p.limits(c)
+	p.dns(c)
+	p.kubernetes(c)
+	p.admin(c)
 	p.oneOf("identity", c.Identity, IdentityPeer, IdentityOrigin)
 	p.oneOf("registration", c.Registration, RegistrationOpen, RegistrationKnown, RegistrationOff)
 	p.count("reporter_port", c.ReporterPort, 0, 65535)
@@ -123,14 +126,79 @@ func (p *problems) limits(c *Config) {
 	p.count("max_watchers", c.MaxWatchers, 1, 100_000)
 	p.count("max_connections", c.MaxConnections, 1, 1_000_000)
 	p.count("max_connections_per_address", c.MaxConnectionsPerAddress, 1, 1_000_000)
-	for _, v := range c.TrustedProxy {
-		if _, err := prefix(v); err != nil {
-			p.addf("trusted_proxy", "%q is not an IP address or a CIDR", v)
-		}
-	}
+	p.prefixes("trusted_proxy", c.TrustedProxy)
+	p.prefixes("egress_allow", c.EgressAllow)
 	p.count("max_streams_per_connection", c.MaxStreamsPerConnection, 1, 999)
 	if c.MemoryLimitMiB != 0 {
 		p.count("memory_limit_mib", c.MemoryLimitMiB, 64, 1<<24)
+	}
+}
+
+func (p *problems) prefixes(key string, list []string) {
+	for _, v := range list {
+		if _, err := prefix(v); err != nil {
+			p.addf(key, "%q is not an IP address or a CIDR", v)
+		}
+	}
+}
+
+// dns checks all but the names, which their source reads.
+func (p *problems) dns(c *Config) {
+	p.duration("dns_min_ttl", c.DNSMinTTL, time.Second, time.Hour)
+	p.duration("dns_max_ttl", c.DNSMaxTTL, time.Second, 24*time.Hour)
+	if c.DNSMinTTL > c.DNSMaxTTL {
+		p.addf("dns_min_ttl", "%v is above dns_max_ttl, %v", c.DNSMinTTL, c.DNSMaxTTL)
+	}
+	for _, v := range c.DNSServer {
+		host, port, err := net.SplitHostPort(v)
+		if n, parseErr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || parseErr != nil || n == 0 {
+			p.addf("dns_server", "%q is not host:port", v)
+		}
+	}
+	if len(c.DNSServer) > 0 && len(c.DNS) == 0 {
+		p.addf("dns_server", "there is no name to ask for; give --dns, or leave it out")
+	}
+}
+
+// kubernetes checks what is set together; the values are read by their source.
+func (p *problems) kubernetes(c *Config) {
+	p.oneOf("kubernetes_scheme", c.KubernetesScheme, "http", "https")
+	services, selector := len(c.KubernetesServices) > 0, c.KubernetesSelector != ""
+	switch {
+	case !c.Kubernetes:
+		p.alone(c)
+	case services && selector:
+		p.addf("kubernetes", "kubernetes_services and kubernetes_selector exclude each other; give one of them")
+	case !services && !selector:
+		p.addf("kubernetes", "nothing says which Pods are engines; give --kubernetes-services or --kubernetes-selector")
+	}
+}
+
+// alone finds the settings that need Kubernetes where that is not asked for.
+func (p *problems) alone(c *Config) {
+	for _, setting := range []struct {
+		key string
+		set bool
+	}{
+		{"kubeconfig", c.Kubeconfig != ""},
+		{"kubernetes_namespaces", len(c.KubernetesNamespaces) > 0},
+		{"kubernetes_services", len(c.KubernetesServices) > 0},
+		{"kubernetes_selector", c.KubernetesSelector != ""},
+		{"kubernetes_port", c.KubernetesPort != ""},
+	} {
+		if setting.set {
+			p.addf(setting.key, "it says nothing without kubernetes; give --kubernetes, or leave it out")
+		}
+	}
+}
+
+// maxSocketPath is what the address of a Unix socket holds on every system,
+// bytes.
+const maxSocketPath = 103
+
+func (p *problems) admin(c *Config) {
+	if len(c.AdminSocket) > maxSocketPath {
+		p.addf("admin_socket", "the path has %d bytes, more than %d; choose a shorter one", len(c.AdminSocket), maxSocketPath)
 	}
 }
 
@@ -210,10 +278,23 @@ func LoopbackHost(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// Discovers says whether there is a source of workers: a list, or reporters that
-// may register themselves.
+// Discovers says whether there is a source of workers: a list, the DNS,
+// Kubernetes, operators, or reporters that may register themselves.
 func (c *Config) Discovers() bool {
-	return len(c.Worker) > 0 || c.WorkersFile != "" || c.Registration != RegistrationOff
+	return len(c.Worker) > 0 || c.WorkersFile != "" || len(c.DNS) > 0 || c.Kubernetes || c.AdminSocket != "" ||
+		c.Registration != RegistrationOff
+}
+
+// EgressPrefixes returns EgressAllow as prefixes. The configuration must be
+// valid.
+func (c *Config) EgressPrefixes() []netip.Prefix {
+	var all []netip.Prefix
+	for _, v := range c.EgressAllow {
+		if p, err := prefix(v); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // prefix reads an address or a CIDR.
