@@ -63,6 +63,19 @@ func TestExitCodes(t *testing.T) {
 		{"probe http://127.0.0.1:1", exitFailure, "no dialect can be used with http://127.0.0.1:1: monitor: connect_failed"},
 		{"workers", exitUsage, "list"},
 		{"workers bogus", exitUsage, "bogus"},
+		{"workers add", exitUsage, "accepts 1 arg(s), received 0"},
+		{"workers add http://a:1", exitUsage, "give --socket PATH or LOADPLANE_ADMIN_SOCKET"},
+		{"workers remove a --socket=/does/not/exist", exitFailure, "start the plane with: loadplane serve --admin-socket /does/not/exist"},
+		{"workers drain a --socket=" + token, exitFailure, "nothing answers at "},
+		{"workers drain a --socket=/x --timeout=0s", exitUsage, "--timeout: want more than 0"},
+		{"workers drain --socket=/x", exitUsage, "accepts 1 arg(s)"},
+		{"serve --admin-socket=" + token, exitUsage, "is there and is no socket; choose another path with --admin-socket"},
+		{"serve --dns=10.0.0.1:80", exitUsage, "dns: 10.0.0.1 is an address; name it by --worker"},
+		{"check-config --dns=a.example:1,zone=", exitUsage, "dns: zone: value is empty"},
+		{"check-config --kubernetes", exitUsage, "give --kubernetes-services or --kubernetes-selector"},
+		{"check-config --kubernetes-selector=a=b", exitUsage, "kubernetes_selector: it says nothing without kubernetes"},
+		{"check-config --kubernetes --kubernetes-services=a --kubernetes-port=-x,y", exitUsage, "kubernetes_port: "},
+		{"check-config --kubernetes --kubernetes-services=a --kubeconfig=/does/not/exist", exitUsage, "kubeconfig: "},
 		{"snapshot -o xml", exitUsage, `"xml" is not one of table, wide, json, yaml`},
 		{"watch -o yaml", exitUsage, `"yaml" is not one of table, json`},
 		{"snapshot --server=127.0.0.1:7400", exitUsage, "--server: want http://HOST:PORT"},
@@ -117,7 +130,8 @@ func TestCheckConfigPrintsWhatServeReads(t *testing.T) {
 	want.Lease, want.APITokenFile, want.WorkersFile = 20e9, token, workers
 	want.Worker, want.InsecureAllowPlaintext = []string{"http://10.0.0.2:30000,role=prefill"}, []string{"api", "ops"}
 	got, loadErr := config.Load(nil, []string{"LOADPLANE_CONFIG=" + writeFile(t, "c.yaml", out)})
-	got.TrustedProxy = nil // Empty, not nil.
+	got.TrustedProxy, got.DNS, got.DNSServer, got.KubernetesNamespaces = nil, nil, nil, nil // Empty, not nil.
+	got.KubernetesServices, got.EgressAllow = nil, nil
 	if loadErr != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("error %v\ngot  %+v\nwant %+v", loadErr, got, want)
 	}
@@ -127,6 +141,16 @@ func TestCheckConfigReadsTheWorkersFile(t *testing.T) {
 	path := writeFile(t, "workers.yaml", "workers:\n  - uri: http://10.0.0.1:30000\n")
 	if code, _, err := run(t, "check-config", "--workers-file="+path); code != exitUsage || !strings.Contains(err, "uri") {
 		t.Errorf("exit %d: %s", code, err)
+	}
+}
+
+// A selector of two labels without a comma is refused, and not half of it used.
+func TestBug49BadSelectorIsAStartError(t *testing.T) {
+	for _, cmd := range []string{"check-config", "serve"} {
+		code, _, err := run(t, cmd, "--kubernetes", "--kubernetes-selector=a=b c=d")
+		if code != exitUsage || !strings.Contains(err, "kubernetes_selector: ") {
+			t.Errorf("%s: exit %d: %s", cmd, code, err)
+		}
 	}
 }
 

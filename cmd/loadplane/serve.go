@@ -40,7 +40,7 @@ func (a *app) serve(ctx context.Context, cfg config.Config) error {
 	logger := a.newLogger(cfg.LogLevel, cfg.LogFormat)
 	limitMemory(cfg, logger)
 	if !cfg.Discovers() {
-		logger.Warn("no worker is configured, and none may register itself; set --worker, --workers-file or --registration")
+		logger.Warn("no worker is configured, and none may register itself; set --worker, --workers-file, --dns, --kubernetes, --admin-socket or --registration")
 	}
 	s, err := service.New(cfg, service.Options{Logger: logger, Version: versionText()})
 	if err != nil {

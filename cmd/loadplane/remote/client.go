@@ -44,7 +44,8 @@ func (e *UsageError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *UsageError) Unwrap() error { return e.err }
 
-func usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
+// Usagef returns a UsageError, with the text of fmt.Errorf.
+func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
 
 // Register adds the flags to fs.
 func (f *Flags) Register(fs *pflag.FlagSet) {
@@ -73,10 +74,10 @@ type Client struct {
 func (f Flags) Connect() (*Client, error) {
 	u, err := url.Parse(f.server)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
-		return nil, usagef("--server: want http://HOST:PORT or https://HOST:PORT")
+		return nil, Usagef("--server: want http://HOST:PORT or https://HOST:PORT")
 	}
 	if f.timeout <= 0 {
-		return nil, usagef("--timeout: want more than 0")
+		return nil, Usagef("--timeout: want more than 0")
 	}
 	tlsConfig, err := f.tlsConfig()
 	if err != nil {
@@ -118,7 +119,7 @@ func (f Flags) tlsConfig() (*tls.Config, error) {
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, usagef("--ca: %s holds no PEM certificate", f.ca)
+			return nil, Usagef("--ca: %s holds no PEM certificate", f.ca)
 		}
 	}
 	if f.cert == "" && f.key == "" {
@@ -142,7 +143,7 @@ func (f Flags) token() (string, error) {
 	}
 	token := strings.TrimRight(string(content), "\r\n")
 	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", usagef("--token-file: %s does not hold one token of visible ASCII", f.tokenFile)
+		return "", Usagef("--token-file: %s does not hold one token of visible ASCII", f.tokenFile)
 	}
 	return token, nil
 }

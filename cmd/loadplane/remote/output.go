@@ -40,7 +40,7 @@ func (o *Output) Register(fs *pflag.FlagSet, allowed ...string) {
 // Format returns the format, or a *UsageError for one that is not allowed.
 func (o *Output) Format() (string, error) {
 	if !slices.Contains(o.allowed, o.value) {
-		return "", usagef("--output: %q is not one of %s", o.value, strings.Join(o.allowed, ", "))
+		return "", Usagef("--output: %q is not one of %s", o.value, strings.Join(o.allowed, ", "))
 	}
 	return o.value, nil
 }

@@ -39,18 +39,20 @@ func writeWorkers(s Screen, list *pb.ListWorkersResponse, wide bool) error {
 	if err := t.Write(s); err != nil {
 		return err
 	}
-	if list.DiscoveryError != nil {
-		foot += fmt.Sprintf("\nThe last list stays in force; a new one cannot be had:\n%s\n", table.Printable(list.GetDiscoveryError(), 1024))
+	if _, err := s.Write([]byte(foot)); err != nil {
+		return err
 	}
-	_, err := s.Write([]byte(foot))
-	return err
+	return writeSources(s, list)
 }
 
-// trouble is why a worker is not fresh. That its load is old says less than
-// what came of the last call to the engine, or of its last reports.
+// trouble is why a worker is not fresh, or that it drains. That its load is old
+// says less than what came of the last call to the engine, or of its last
+// reports.
 func trouble(info *pb.WorkerInfo) string {
 	w := info.GetWorker()
 	switch reason := w.GetFreshnessReason(); {
+	case w.GetFreshness() == pb.Freshness_FRESHNESS_FRESH && w.GetDraining():
+		return "draining"
 	case w.GetFreshness() == pb.Freshness_FRESHNESS_FRESH:
 		return ""
 	case reason != "" && reason != "age":
@@ -126,7 +128,7 @@ func fitWide(t *table.Table, room int) string {
 		table.Tail("TROUBLE", longestReason), table.Front("WORKER", 15),
 	}
 	gone := t.Drop(room, steps, []string{
-		"WHY", "SKEW", "LEASE", "NEXT", "REFUSED", "FROM", "PEER", "HTTP", "ENGINE", "INTERVAL", "REGISTRATION", "AGE", "DIALECT",
+		"WHY", "SKEW", "LEASE", "NEXT", "REFUSED", "DRAINS", "PEER", "HTTP", "INTERVAL", "ENGINE", "FROM", "REGISTRATION", "AGE", "DIALECT",
 	})
 	t.Narrow(room, steps)
 	if gone == nil {
@@ -144,7 +146,7 @@ func workersTable(list *pb.ListWorkersResponse, wide bool) *table.Table {
 	}}
 	if wide {
 		t.Columns = append(t.Columns, []table.Column{
-			table.Left("FROM", 0), table.Left("REGISTRATION", 0), table.Right("HTTP", 4), table.Right("INTERVAL", 0), table.Right("NEXT", 0), table.Right("LEASE", 0),
+			table.Left("FROM", 0), table.Left("DRAINS", 0), table.Left("REGISTRATION", 0), table.Right("HTTP", 4), table.Right("INTERVAL", 0), table.Right("NEXT", 0), table.Right("LEASE", 0),
 			table.Left("PEER", 0),
 			table.Right("REFUSED", 0), table.Right("SKEW", 0), table.Left("ERROR", 0), table.Left("WHY", 0),
 		}...)
@@ -176,7 +178,7 @@ func engineWords(info *pb.WorkerInfo) string {
 // clock was at now.
 func wideWay(info *pb.WorkerInfo, now uint64) []string {
 	return []string{
-		info.GetDiscoveredBy(), info.GetRegistration(), optional(info.RegistrationHttpStatus, "%d"),
+		info.GetDiscoveredBy(), yesNo(info.GetWorker().GetDraining()), info.GetRegistration(), optional(info.RegistrationHttpStatus, "%d"),
 		interval(info), until(now, info.NextRegistrationMs), until(now, info.LeaseExpiresMs),
 		info.GetPeer(), strconv.FormatUint(info.GetRefused(), 10),
 		optional(info.ClockSkewMs, "%dms"), errorWords(info), info.GetDialectWhy(),

@@ -126,7 +126,7 @@ func TestWideFits(t *testing.T) {
 		0:   {"WHY", "ERROR", strings.Repeat("because ", 29), strings.Repeat("absent ", 39)},
 		300: {"WHY", "ERROR", "PEER", "SKEW", "because b", "…\n"},
 		220: {"ERROR", "PEER", "TROUBLE"},
-		80:  {"TROUBLE", "ERROR", "80 columns have no room for WHY, SKEW, LEASE,", "--output\njson", "…because because because\n"},
+		80:  {"TROUBLE", "ERROR", "80 columns have no room for WHY, SKEW, LEASE,", "--output json", "…because because because\n"},
 	} {
 		got := written(t, list, columns, true)
 		for _, w := range want {
@@ -145,7 +145,7 @@ func TestWideFits(t *testing.T) {
 // TestWideKeepsItsOrder: what matters stands in front, the longest text last.
 func TestWideKeepsItsOrder(t *testing.T) {
 	head, _, _ := strings.Cut(written(t, fleet(), 0, true), "\n")
-	want := "WORKER ENGINE DIALECT STATE AGE TROUBLE FROM REGISTRATION HTTP INTERVAL NEXT LEASE PEER REFUSED SKEW ERROR WHY"
+	want := "WORKER ENGINE DIALECT STATE AGE TROUBLE FROM DRAINS REGISTRATION HTTP INTERVAL NEXT LEASE PEER REFUSED SKEW ERROR WHY"
 	if got := strings.Join(strings.Fields(head), " "); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}

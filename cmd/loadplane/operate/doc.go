@@ -1,0 +1,3 @@
+// Package operate takes the orders of operators to a running plane, by its admin
+// socket.
+package operate
