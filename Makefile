@@ -62,6 +62,18 @@ test: ## Run all tests, under the race detector where there is a cc
 	[ -z '$(RACE)' ] || go test -v -run '^($(FULL_SIZE))$$' ./api ./e2e ./e2e/soak |
 		awk '/^(ok|FAIL|---)/ { print } /^--- PASS/ { n++ } END { exit n != 5 }'
 
+# Version that the API server of test-kube tells clients.
+KUBE = $(shell go -C e2e/kube list -m -f '{{.Version}}' k8s.io/kubernetes)
+
+# An API server with etcd, in a module of its own: its first build takes minutes.
+.PHONY: test-kube
+test-kube: build ## Run the tests of discovery on a real kube-apiserver
+	@start=$$SECONDS
+	CGO_ENABLED=0 go -C e2e/kube build -trimpath -buildvcs=false -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBE)' -o ../../bin/kube-apiserver ./cmd/apiserver
+	echo "test-kube: API server $(KUBE) built in $$((SECONDS - start)) s"
+	go build $(RACE) -buildvcs=false -o bin/kubelist ./e2e/kubelist
+	go -C e2e/kube test $(RACE) -count=1 -timeout 20m -v .
+
 .PHONY: e2e
 e2e: ## Run the tests on real processes and sockets only, uncached
 	@go test $(RACE) -count=1 ./e2e/...
@@ -116,7 +128,7 @@ check-breaking:
 
 .PHONY: check-modules
 check-modules:
-	@for mod in go.mod tools/*/go.mod e2e/bench/go.mod; do
+	@for mod in go.mod tools/*/go.mod e2e/*/go.mod; do
 		go -C "$${mod%go.mod}." mod tidy -diff
 		echo "check: $$mod is tidy"
 	done

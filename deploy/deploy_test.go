@@ -24,8 +24,9 @@ type (
 		Metadata   meta   `yaml:"metadata"`
 	}
 	meta struct {
-		Name   string            `yaml:"name"`
-		Labels map[string]string `yaml:"labels"`
+		Name      string            `yaml:"name"`
+		Namespace string            `yaml:"namespace"`
+		Labels    map[string]string `yaml:"labels"`
 	}
 	secret struct {
 		head       `yaml:",inline"`
@@ -36,6 +37,13 @@ type (
 		head `yaml:",inline"`
 		Spec struct {
 			Replicas int `yaml:"replicas"`
+			Strategy struct {
+				Type          string `yaml:"type"`
+				RollingUpdate struct {
+					MaxSurge       int `yaml:"maxSurge"`
+					MaxUnavailable int `yaml:"maxUnavailable"`
+				} `yaml:"rollingUpdate"`
+			} `yaml:"strategy"`
 			Selector struct {
 				MatchLabels map[string]string `yaml:"matchLabels"`
 			} `yaml:"selector"`
@@ -46,11 +54,15 @@ type (
 		} `yaml:"spec"`
 	}
 	pod struct {
-		AutomountServiceAccountToken  *bool       `yaml:"automountServiceAccountToken"`
-		TerminationGracePeriodSeconds int         `yaml:"terminationGracePeriodSeconds"`
-		InitContainers                []container `yaml:"initContainers"`
-		Containers                    []container `yaml:"containers"`
-		Volumes                       []volume    `yaml:"volumes"`
+		ServiceAccountName            string `yaml:"serviceAccountName"`
+		AutomountServiceAccountToken  *bool  `yaml:"automountServiceAccountToken"`
+		TerminationGracePeriodSeconds int    `yaml:"terminationGracePeriodSeconds"`
+		Security                      *struct {
+			FSGroup int `yaml:"fsGroup"`
+		} `yaml:"securityContext"`
+		InitContainers []container `yaml:"initContainers"`
+		Containers     []container `yaml:"containers"`
+		Volumes        []volume    `yaml:"volumes"`
 	}
 	volume struct {
 		Name     string `yaml:"name"`
@@ -59,7 +71,8 @@ type (
 			SizeLimit string `yaml:"sizeLimit"`
 		} `yaml:"emptyDir"`
 		Secret *struct {
-			SecretName string `yaml:"secretName"`
+			SecretName  string `yaml:"secretName"`
+			DefaultMode int    `yaml:"defaultMode"`
 		} `yaml:"secret"`
 	}
 	container struct {
@@ -129,8 +142,25 @@ type manifest struct {
 	deployments []deployment
 }
 
-// read decodes a file strictly.
+// read decodes the secrets and deployments of a file, and nothing else may be in
+// it.
 func read(t *testing.T, name string) (m manifest) {
+	t.Helper()
+	for _, doc := range documents(t, name) {
+		switch kind(t, doc) {
+		case "Secret":
+			m.secrets = append(m.secrets, strict[secret](t, doc))
+		case "Deployment":
+			m.deployments = append(m.deployments, strict[deployment](t, doc))
+		default:
+			t.Fatalf("%s: a %q", name, kind(t, doc))
+		}
+	}
+	return m
+}
+
+// documents splits a file.
+func documents(t *testing.T, name string) (docs []*yaml.Node) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("kubernetes", name))
 	if err != nil {
@@ -139,26 +169,24 @@ func read(t *testing.T, name string) (m manifest) {
 	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var doc yaml.Node
 		if err := d.Decode(&doc); errors.Is(err, io.EOF) {
-			return m
+			return docs
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		var h struct {
-			Kind string         `yaml:"kind"`
-			Rest map[string]any `yaml:",inline"`
-		}
-		if err := doc.Decode(&h); err != nil {
-			t.Fatal(err)
-		}
-		switch h.Kind {
-		case "Secret":
-			m.secrets = append(m.secrets, strict[secret](t, &doc))
-		case "Deployment":
-			m.deployments = append(m.deployments, strict[deployment](t, &doc))
-		default:
-			t.Fatalf("%s: a %q", name, h.Kind)
-		}
+		docs = append(docs, &doc)
 	}
+}
+
+func kind(t *testing.T, doc *yaml.Node) string {
+	t.Helper()
+	var h struct {
+		Kind string         `yaml:"kind"`
+		Rest map[string]any `yaml:",inline"`
+	}
+	if err := doc.Decode(&h); err != nil {
+		t.Fatal(err)
+	}
+	return h.Kind
 }
 
 // strict decodes a document in which no key may be unknown.
@@ -185,7 +213,8 @@ func TestEveryManifestIsTested(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		if sidecars[filepath.Base(f)] == "" {
+		name := filepath.Base(f)
+		if sidecars[name] == "" && name != rbacFile && name != planeFile {
 			t.Errorf("%s is not tested", f)
 		}
 	}
@@ -222,11 +251,7 @@ func checkReporter(t *testing.T, c container, enginePort string) {
 	if c.RestartPolicy != "Always" {
 		t.Error("an init container that is not restarted is no sidecar")
 	}
-	s := c.Security
-	if s == nil || !s.RunAsNonRoot || s.RunAsUser == 0 || !s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation == nil ||
-		*s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) || s.SeccompProfile.Type != "RuntimeDefault" {
-		t.Errorf("security %+v", s)
-	}
+	checkSecurity(t, c)
 	if c.Resources.Requests["cpu"] != "20m" || c.Resources.Requests["memory"] != "32Mi" || c.Resources.Limits["memory"] != "64Mi" {
 		t.Errorf("resources %+v", c.Resources)
 	}
@@ -235,7 +260,7 @@ func checkReporter(t *testing.T, c container, enginePort string) {
 			t.Errorf("probe %+v", p)
 		}
 	}
-	set := settings(t, c)
+	set := settings(t, c.Env, c.Args)
 	for flag, want := range map[string]string{
 		"engine": "http://127.0.0.1:" + enginePort, "advertise": "http://192.0.2.1:" + enginePort, "listen": "192.0.2.1:7410",
 	} {
@@ -248,13 +273,23 @@ func checkReporter(t *testing.T, c container, enginePort string) {
 	}
 }
 
+// checkSecurity checks that a container may do nothing but run its program.
+func checkSecurity(t *testing.T, c container) {
+	t.Helper()
+	s := c.Security
+	if s == nil || !s.RunAsNonRoot || s.RunAsUser == 0 || !s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation == nil ||
+		*s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) || s.SeccompProfile.Type != "RuntimeDefault" {
+		t.Errorf("security %+v", s)
+	}
+}
+
 var variable = regexp.MustCompile(`\$\(([A-Z_]+)\)`)
 
-// settings returns the flags of a container with their variables filled in.
-func settings(t *testing.T, c container) map[string]string {
+// settings returns the flags among args with their variables filled in.
+func settings(t *testing.T, vars []envVar, args []string) map[string]string {
 	t.Helper()
 	env := map[string]string{}
-	for _, v := range c.Env {
+	for _, v := range vars {
 		env[v.Name] = v.Value
 		if v.ValueFrom != nil {
 			env[v.Name] = map[string]string{"status.podIP": "192.0.2.1", "metadata.name": "pod-0"}[v.ValueFrom.FieldRef.FieldPath]
@@ -264,7 +299,7 @@ func settings(t *testing.T, c container) map[string]string {
 		}
 	}
 	set := map[string]string{}
-	for _, arg := range c.Args {
+	for _, arg := range args {
 		filled := variable.ReplaceAllStringFunc(arg, func(ref string) string {
 			name := variable.FindStringSubmatch(ref)[1]
 			if env[name] == "" {
@@ -308,7 +343,8 @@ func checkVolumes(t *testing.T, p pod, s secret) {
 			}
 		}
 	}
-	set := settings(t, p.InitContainers[0])
+	reporter := p.InitContainers[0]
+	set := settings(t, reporter.Env, reporter.Args)
 	for _, file := range []string{set["token-file"], set["ca"], set["state-dir"]} {
 		if !slices.Contains(paths, file) {
 			t.Errorf("%q is not mounted", file)
@@ -316,9 +352,26 @@ func checkVolumes(t *testing.T, p pod, s secret) {
 	}
 }
 
-// TestFlagsExist asks the program for its flags.
+// TestFlagsExist asks the programs for their flags.
 func TestFlagsExist(t *testing.T) {
-	help, err := exec.CommandContext(t.Context(), "go", "run", "../cmd/loadreporter", "--help").CombinedOutput()
+	t.Run("loadreporter", func(t *testing.T) {
+		known := knownFlags(t, "../cmd/loadreporter")
+		for name := range sidecars {
+			c := read(t, name).deployments[0].Spec.Template.Spec.InitContainers[0]
+			checkFlags(t, known, settings(t, c.Env, c.Args))
+		}
+	})
+	t.Run("loadplane", func(t *testing.T) {
+		c := readPlane(t).deployment.Spec.Template.Spec.Containers[0]
+		checkFlags(t, knownFlags(t, "../cmd/loadplane", "serve"), settings(t, c.Env, c.Args[1:]))
+	})
+}
+
+// knownFlags returns the flags that a program's help lists.
+func knownFlags(t *testing.T, program ...string) map[string]bool {
+	t.Helper()
+	args := append(append([]string{"run"}, program...), "--help")
+	help, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, help)
 	}
@@ -326,11 +379,14 @@ func TestFlagsExist(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\s+(?:-\w, )?--([a-z-]+)`).FindAllSubmatch(help, -1) {
 		known[string(m[1])] = true
 	}
-	for name := range sidecars {
-		for flag := range settings(t, read(t, name).deployments[0].Spec.Template.Spec.InitContainers[0]) {
-			if !known[flag] {
-				t.Errorf("%s: loadreporter has no --%s:\n%s", name, flag, help)
-			}
+	return known
+}
+
+func checkFlags(t *testing.T, known map[string]bool, set map[string]string) {
+	t.Helper()
+	for flag := range set {
+		if !known[flag] {
+			t.Errorf("the program has no --%s", flag)
 		}
 	}
 }

@@ -145,6 +145,8 @@ var edges = []edge{
 	{"service/admin", "store", "shows what is listed"},
 	{"cmd/loadplane/operate", "service/admin", "goes to the socket of operators"},
 	{"cmd/loadplane/operate", "service/config", "the socket is a setting"},
+	{"e2e/kubelist", "registry", "prints workers of the registry"},
+	{"e2e/kubelist", "registry/kube", "prints what is found in a cluster"},
 	{"service", "service/config", "what it runs by"},
 	{"service", "service/access", "guards the listeners"},
 	{"service/access", "store", "a reason word is the store's type"},
