@@ -93,7 +93,7 @@ func wantReporter(t *testing.T, records []measurement) {
 		case "reporter":
 			cases++
 			v := rec.Values
-			if v["reports/s"] == 0 || v["reports/s"] > 50 || v["resident MiB"] < 1 || v["peak resident MiB"] < v["resident MiB"] {
+			if v["reports/s"] == 0 || v["reports/s"] > 150 || v["resident MiB"] < 1 || v["peak resident MiB"] < v["resident MiB"] {
 				t.Errorf("%s: %v", rec.Case, v)
 			}
 			if strings.Contains(rec.Case, "vllm") && v["bytes of /metrics"] < 90_000 {
