@@ -1,3 +1,4 @@
-// Package deploy has examples of how the programs are run: manifests for
-// Kubernetes. Its test holds them to the flags that the programs have.
+// Package deploy has examples of how the programs are run and watched: manifests
+// for Kubernetes, alerts for Prometheus and dashboards for Grafana. Its tests hold
+// them to the flags and metrics that the programs have.
 package deploy
