@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"maps"
 	"time"
 )
@@ -60,6 +61,9 @@ type Status struct {
 	// Ended counts streams and attempts that ended, by cause. An end because
 	// the context of Run ended is not counted.
 	Ended map[Cause]uint64
+	// Torn counts streams that ended since a view did not sum to the digest of
+	// the plane (ErrTorn), which must not be.
+	Torn uint64
 	// Adoptions counts how often the lineage of the view changed.
 	Adoptions uint64
 }
@@ -95,4 +99,7 @@ func (s *Status) end(e ending, at time.Time) {
 	s.move("", at)
 	s.LastError, s.LastCause = e.err, e.cause
 	s.Ended[e.cause]++
+	if errors.Is(e.err, ErrTorn) {
+		s.Torn++
+	}
 }

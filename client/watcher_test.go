@@ -676,6 +676,9 @@ func TestHostileMessages(t *testing.T) {
 				if s.LastCause != CauseBroken || !errors.Is(s.LastError, c.want) || s.Messages["full"] != 2 || !s.Connected() {
 					t.Errorf("status %+v", s)
 				}
+				if torn := errors.Is(c.want, ErrTorn); (s.Torn == 1) != torn || s.Torn > 1 {
+					t.Errorf("torn %d times", s.Torn)
+				}
 				r.stop()
 				if v, _ := watcher.View(); v.Version() != 1 || v.Lineage() != "l" {
 					t.Errorf("view %v", v.cursor)

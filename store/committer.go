@@ -121,6 +121,8 @@ func (c *committer) run() error {
 		return nil
 	}
 	d := decide(prev.state, in, rules{c.opts.StaleAfter, c.opts.ReportInterval})
+	c.track(in.changes)
+	c.chronicle(prev.state, d, in.now, &x)
 
 	c.commit.Lock()
 	defer c.commit.Unlock()
@@ -129,6 +131,7 @@ func (c *committer) run() error {
 	}
 	c.publish(prev, d)
 	c.metrics.observe(d, len(in.offers), time.Since(began))
+	c.metrics.published(in.offers, c.opts.Clock.Now())
 	return nil
 }
 
@@ -161,6 +164,39 @@ func (c *committer) collect(in *input) extra {
 		}
 	}
 	return x
+}
+
+// track keeps the slots of the workers that there are.
+func (c *committer) track(changes []Discovery) {
+	for _, d := range changes {
+		for _, sl := range d.Removed {
+			delete(c.slots, sl.row)
+		}
+		for _, sl := range d.Added {
+			c.slots[sl.row] = sl
+		}
+	}
+}
+
+// chronicle adds to the diagnostics what the commit makes of workers. A row
+// that x has already is replaced: the later one counts.
+func (c *committer) chronicle(prev *State, d *decision, now Instant, x *extra) {
+	if !d.content {
+		return
+	}
+	for i, e := range d.next.Entries {
+		if e.Version != d.next.Version {
+			continue
+		}
+		var old *Entry
+		if j, ok := prev.FindNear(e.Row, i); ok {
+			old = prev.Entries[j]
+		}
+		list := happened(old, e, now)
+		if sl := c.slots[e.Row]; sl != nil && (old == nil || len(list) > 0) {
+			x.diagnostics = append(x.diagnostics, sl.recall(list))
+		}
+	}
 }
 
 // publish makes the decision visible. Watchers of the content are woken by

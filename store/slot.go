@@ -20,8 +20,11 @@ type Slot struct {
 	stream     *Stream // not yet committed
 	diag       Diagnostics
 	diagDirty  bool
-	note       Reason
-	noteDirty  bool
+	history    history
+	// source and peer are those of the last binding.
+	source, peer string
+	note         Reason
+	noteDirty    bool
 }
 
 // Row returns the worker's row number.
@@ -39,7 +42,54 @@ func (sl *Slot) Bind(st Stream) {
 		sl.load = nil
 	}
 	sl.stream = &st
+	sl.bound(&st)
 	sl.mark()
+}
+
+// bound records what a binding changes. sl.mu is held.
+func (sl *Slot) bound(st *Stream) {
+	switch {
+	case st.Peer == "" && sl.peer != "":
+		sl.record(Happening{Event: EventStreamEnded, Detail: "peer " + sl.peer})
+	case st.Peer != "" && sl.source != "" && st.Source != sl.source:
+		sl.record(Happening{Event: EventSourceChanged, Detail: sl.source + " to " + st.Source + ", peer " + st.Peer})
+	case st.Peer != "":
+		sl.record(Happening{Event: EventBound, Detail: "source " + st.Source + ", peer " + st.Peer})
+	}
+	sl.source, sl.peer = st.Source, st.Peer
+}
+
+// Happen records what happened to the worker, now. What is kept is bounded: the
+// last 32, the same in a row counted as one.
+func (sl *Slot) Happen(event Event, reason Reason, detail string) {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.record(Happening{Event: event, Reason: reason, Detail: detail})
+	sl.mark()
+}
+
+// record adds to the diagnostics, now. sl.mu is held.
+func (sl *Slot) record(h Happening) {
+	h.At = sl.store.opts.Clock.Now()
+	sl.history.add(h)
+	sl.diagDirty = true
+}
+
+// recall returns the diagnostics with what a commit made of the worker.
+func (sl *Slot) recall(list []Happening) *Diagnostics {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	for _, h := range list {
+		sl.history.add(h)
+	}
+	return sl.diagnostics()
+}
+
+// diagnostics returns the row to commit. sl.mu is held.
+func (sl *Slot) diagnostics() *Diagnostics {
+	diag := sl.diag
+	diag.Row, diag.Happenings = sl.row, sl.history.share()
+	return &diag
 }
 
 // Offer leaves a report for the next commit. It is ignored unless generation
@@ -71,12 +121,11 @@ func (sl *Slot) Note(r Reason) {
 	sl.mark()
 }
 
-// Diagnose changes the worker's diagnostics.
+// Diagnose changes the worker's diagnostics; Row and Happenings are not for it.
 func (sl *Slot) Diagnose(change func(*Diagnostics)) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	change(&sl.diag)
-	sl.diag.Row = sl.row
 	sl.diagDirty = true
 	sl.mark()
 }
@@ -104,8 +153,7 @@ func (sl *Slot) take() taken {
 	t := taken{load: sl.load, stream: sl.stream}
 	sl.load, sl.stream, sl.queued = nil, nil, false
 	if sl.diagDirty {
-		diag := sl.diag
-		t.diag, sl.diagDirty = &diag, false
+		t.diag, sl.diagDirty = sl.diagnostics(), false
 	}
 	if sl.noteDirty {
 		reason := sl.note

@@ -81,6 +81,10 @@ type Store struct {
 	wake    chan struct{} // something is queued; settle, then commit
 	overdue chan struct{} // a reader waits; commit at once
 
+	// slots are those of the workers that there are, by row number; they are the
+	// committer's alone.
+	slots map[uint32]*Slot
+
 	// commit is held while the tables and the published state move together.
 	commit sync.Mutex
 }
@@ -111,6 +115,7 @@ func New(opts Options) (*Store, error) {
 		opts: opts, db: db, metrics: m,
 		log:  cmp.Or(opts.Logger, slog.Default()),
 		wake: make(chan struct{}, 1), overdue: make(chan struct{}, 1),
+		slots: make(map[uint32]*Slot),
 	}
 	empty := &State{Content: &Content{Version: 1, Warming: opts.Discovery, Published: time.Now()}}
 	s.current.Store(&published{state: empty, stale: make(chan struct{}), next: make(chan struct{})})
@@ -205,7 +210,9 @@ func (s *Store) DiscoveryError() string {
 // NewSlot reserves a row number for a worker. The worker is visible once a
 // Discovery that adds it was applied and committed.
 func (s *Store) NewSlot(w *Worker) *Slot {
-	return &Slot{store: s, row: s.rows.Add(1), worker: w}
+	sl := &Slot{store: s, row: s.rows.Add(1), worker: w}
+	sl.history.add(Happening{At: s.opts.Clock.Now(), Event: EventDiscovered, Detail: w.DiscoveredBy})
+	return sl
 }
 
 // Apply queues a change of the discovered workers for the next commit.

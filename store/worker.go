@@ -172,4 +172,7 @@ type Diagnostics struct {
 	// LeaseExpires is when the lease of a registered reporter ends unless it is
 	// renewed; 0 where there is none.
 	LeaseExpires Instant
+	// Happenings are what happened to the worker last, oldest first, at most 32.
+	// They must not be changed.
+	Happenings []Happening
 }

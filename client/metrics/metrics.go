@@ -15,7 +15,7 @@ import (
 type Collector struct {
 	watcher *client.Watcher
 
-	connected, age, workers, messages, reconnects, adoptions, cuts *prometheus.Desc
+	connected, age, workers, messages, reconnects, adoptions, cuts, torn *prometheus.Desc
 }
 
 // New returns a collector of a watcher. The caller registers it.
@@ -32,12 +32,13 @@ func New(w *client.Watcher) *Collector {
 		reconnects: desc("reconnects_total", "Streams and attempts that ended, by cause.", "cause"),
 		adoptions:  desc("lineage_adoptions_total", "Times that the view went over to another lineage."),
 		cuts:       desc("watchdog_cuts_total", "Streams and attempts that were cut because no message came in time."),
+		torn:       desc("digest_mismatches_total", "Streams that were cut because a view did not sum to the digest of the plane, which must not be."),
 	}
 }
 
 // Describe sends the descriptions.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.connected, c.age, c.workers, c.messages, c.reconnects, c.adoptions, c.cuts} {
+	for _, d := range []*prometheus.Desc{c.connected, c.age, c.workers, c.messages, c.reconnects, c.adoptions, c.cuts, c.torn} {
 		out <- d
 	}
 }
@@ -60,6 +61,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	out <- prometheus.MustNewConstMetric(c.adoptions, prometheus.CounterValue, float64(s.Adoptions))
 	out <- prometheus.MustNewConstMetric(c.cuts, prometheus.CounterValue, float64(s.Ended[client.CauseSilent]))
+	out <- prometheus.MustNewConstMetric(c.torn, prometheus.CounterValue, float64(s.Torn))
 }
 
 func number(b bool) float64 {

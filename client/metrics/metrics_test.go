@@ -51,6 +51,9 @@ const untouched = `
 # HELP loadplane_client_connected 1 while a stream brings messages.
 # TYPE loadplane_client_connected gauge
 loadplane_client_connected 0
+# HELP loadplane_client_digest_mismatches_total Streams that were cut because a view did not sum to the digest of the plane, which must not be.
+# TYPE loadplane_client_digest_mismatches_total counter
+loadplane_client_digest_mismatches_total 0
 # HELP loadplane_client_lineage_adoptions_total Times that the view went over to another lineage.
 # TYPE loadplane_client_lineage_adoptions_total counter
 loadplane_client_lineage_adoptions_total 0
