@@ -108,6 +108,8 @@ type Server struct {
 	newStream *rate.Limiter
 	callers   *callers
 	strangers rate.Sometimes
+	// crashes bounds the lines about panics of handlers.
+	crashes rate.Sometimes
 }
 
 // NewServer checks the options. It starts nothing.
@@ -126,6 +128,7 @@ func NewServer(opts ServerOptions) (*Server, error) {
 		newStream: rate.NewLimiter(rate.Limit(opts.StreamsPerSecond), opts.StreamBurst),
 		callers:   newCallers(rate.Limit(opts.CallsPerSecond), opts.CallBurst),
 		strangers: rate.Sometimes{First: 10, Interval: time.Second},
+		crashes:   rate.Sometimes{First: 10, Interval: time.Second},
 	}
 	s.grpc = grpc.NewServer(s.settings()...)
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
@@ -176,7 +179,10 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	}
 	s.health.Shutdown()
 	s.drain()
-	return <-served
+	if err := <-served; !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil // It was told to stop before it began.
 }
 
 // drain stops gracefully within the grace, then hard.
@@ -273,7 +279,10 @@ func (s *Server) recovered(method string, err *error) {
 		return
 	}
 	s.metrics.panics.Inc()
-	s.opts.Logger.Error("handler panicked", slog.String("method", method), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+	stack := string(debug.Stack())
+	s.crashes.Do(func() {
+		s.opts.Logger.Error("handler panicked", slog.String("method", method), slog.String("panic", fmt.Sprint(p)), slog.String("stack", stack))
+	})
 	*err = status.Error(codes.Internal, "internal error")
 }
 

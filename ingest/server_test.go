@@ -677,3 +677,22 @@ func TestEveryReasonIsProvoked(t *testing.T) {
 		}
 	}
 }
+
+// A server that is told to stop before it began ends without an error.
+func TestStoppedBeforeItServes(t *testing.T) {
+	for range 50 {
+		s, err := NewServer(ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if err := s.Run(ctx, l); err != nil {
+			t.Fatalf("Run: %v", err)
+		}
+	}
+}

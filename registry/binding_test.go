@@ -10,6 +10,7 @@ import (
 
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 )
 
 func TestBindLeavesTheReportInTheStore(t *testing.T) {
@@ -482,5 +483,40 @@ func TestRefusedBidChangesNothing(t *testing.T) {
 		if got := testutil.ToFloat64(p.metrics.takeovers); got != 0 {
 			t.Errorf("%v takeovers counted", got)
 		}
+	})
+}
+
+// Reports that are missing between two of one source instance are seen; the
+// first of an instance, a new base and an old one are no gap.
+func TestSequenceGaps(t *testing.T) {
+	inBubble(t, []string{testWorker}, func(p *plane) {
+		p.run()
+		b := p.bindAs("s1", 9)
+		admit := func(sequences ...uint64) {
+			for _, q := range sequences {
+				if err := b.Admit(p.load("s1", q)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		want := func(gaps uint64, missing float64) {
+			t.Helper()
+			var m dto.Metric
+			if err := p.metrics.gaps.Write(&m); err != nil {
+				t.Fatal(err)
+			}
+			if h := m.GetHistogram(); h.GetSampleCount() != gaps || h.GetSampleSum() != missing {
+				t.Errorf("%d gaps of %v reports, want %d of %v", h.GetSampleCount(), h.GetSampleSum(), gaps, missing)
+			}
+		}
+		admit(10, 11, 11, 10)
+		want(0, 0)
+		admit(13, 23)
+		want(2, 10)
+		p.after(testStale)
+		admit(1 << 40) // a new base
+		want(2, 10)
+		p.bindAs("s2", 77) // another process
+		want(2, 10)
 	})
 }

@@ -46,8 +46,10 @@ func (r *Registry) readSources() error {
 	if r.opts.WorkersFile == "" {
 		return nil
 	}
-	_, err := r.readFile()
-	return err
+	if _, err := r.readFile(); err != nil {
+		return fmt.Errorf("workers_file (--workers-file) %s: %w", r.opts.WorkersFile, err)
+	}
+	return nil
 }
 
 // checkSpec says why a worker cannot be had here.
@@ -138,10 +140,15 @@ func (r *Registry) reload() bool {
 	if err != nil {
 		r.metrics.fileErrors.Inc()
 		r.metrics.fileFailing.Set(1)
-		r.log.Error("workers file not used, last list kept", "file", r.opts.WorkersFile, "error", cut(err.Error()))
+		if times, tell := r.roll.file.tell(err.Error()); tell {
+			r.log.Error("workers file not used, last list kept", "file", r.opts.WorkersFile, "error", cut(err.Error()), "times", times)
+		}
 		return false
 	}
 	r.metrics.fileFailing.Set(0)
+	if r.roll.file.over() {
+		r.log.Info("workers file used again", "file", r.opts.WorkersFile, "workers", len(r.sources.file))
+	}
 	return changed
 }
 
@@ -213,16 +220,34 @@ func (r *Registry) put(start starter) {
 		r.refuse(e.w, e.why)
 	}
 	r.noteSources()
-	if changes(&d) || d.Synced {
-		r.log.Info("workers discovered", "workers", r.count(), "added", len(d.Added),
-			"removed", len(d.Removed), "updated", len(d.Updated))
-	}
+	r.sumUp(&d)
 }
 
 func (r *Registry) count() int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return len(r.workers)
+}
+
+// sumUp logs what a reconciliation changed, and how many engines came before
+// discovery was complete. The caller holds r.discovering.
+func (r *Registry) sumUp(d *store.Discovery) {
+	r.mu.RLock()
+	workers, synced := len(r.workers), r.synced
+	r.mu.RUnlock()
+	line := func() {
+		r.log.Info("workers discovered", "workers", workers, "added", len(d.Added),
+			"removed", len(d.Removed), "updated", len(d.Updated), "complete", synced)
+	}
+	switch {
+	case d.Synced:
+		line()
+	case changes(d):
+		r.roll.rounds.Do(line)
+	}
+	if n := r.refusals.welcome(synced); n > 1 {
+		r.log.Info("discovery is complete, engines that came too early are taken now", "refused", n)
+	}
 }
 
 // ended is a stream that discovery ended.
@@ -339,13 +364,17 @@ func (r *Registry) adopt(next map[string]*worker) {
 // that its stream ended.
 func (r *Registry) begin(added, removed []*worker, start starter) {
 	known := make(map[string]bool, len(removed))
+	ids := make(map[string]bool, len(removed))
 	for _, w := range removed {
-		known[w.origin] = true
+		known[w.origin], ids[w.id] = true, true
 	}
 	i := 0
 	for _, w := range added {
 		if w.facts.Family != "" {
 			w.tell(&w.facts)
+		}
+		if known[w.origin] || ids[w.id] {
+			w.slot.Happen(store.EventIdentityChanged, ReasonIdentityChanged, "")
 		}
 		switch {
 		case !w.def.Hearable():

@@ -168,7 +168,7 @@ func (u *duty) overdue(ctx context.Context) (ending, bool) {
 			u.watch(ctx, left)
 			return ending{}, false
 		}
-		w.reg.log.Warn("engine is silent", "worker", w.id, "dialect", u.d.String())
+		w.silent(u.d)
 	}
 	u.session.end()
 	return ending{reason: store.ReasonNoReport, proven: u.trial.check(w)}, true

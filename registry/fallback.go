@@ -97,7 +97,7 @@ func (u *duty) fell(d store.Dialect) {
 	u.c.back = min(max(2*u.c.back, minReturn), parkFor)
 	u.c.fell = time.Now()
 	u.recheck = time.After(u.c.back)
-	u.w.reg.log.Warn("engine is silent", "worker", u.w.id, "dialect", d.String())
+	u.w.silent(d)
 }
 
 // nextLook is the time until a polled engine is asked for its facts.

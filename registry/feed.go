@@ -227,8 +227,8 @@ func (r *Registry) tellIgnored(f *feed, ignored map[[2]string]string) {
 
 // news yields what is in one map and not in the other, up to the number of lines
 // that a list is worth.
-func news[K comparable](now, before map[K]string) iter.Seq2[K, string] {
-	return func(yield func(K, string) bool) {
+func news[K, V comparable](now, before map[K]V) iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
 		lines := 0
 		for key, why := range now {
 			if before[key] == why {

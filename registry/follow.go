@@ -63,7 +63,7 @@ func (f *follower) next(ctx context.Context) bool {
 			settle(&f.file)
 		}
 	case err := <-failures:
-		r.log.Warn("workers file watch failed", "error", err)
+		r.roll.watch.Do(func() { r.log.Warn("workers file watch failed", "error", err) })
 		settle(&f.file)
 	case <-r.learned:
 		settle(&f.facts)

@@ -35,7 +35,9 @@ func (r *Registry) lodgers(listed []found) []found {
 	}
 	slices.SortFunc(beside, func(a, b found) int { return cmp.Compare(a.ID, b.ID) })
 	if room := max(0, r.opts.MaxWorkers-len(listed)); len(beside) > room {
-		r.log.Warn("workers that registered make room for listed ones", "limit", r.opts.MaxWorkers, "dropped", len(beside)-room)
+		r.roll.room.Do(func() {
+			r.log.Warn("workers that registered make room for listed ones", "limit", r.opts.MaxWorkers, "dropped", len(beside)-room)
+		})
 		beside = beside[:room]
 	}
 	return beside

@@ -67,10 +67,8 @@ func (s *sources) expectsMore() bool { return s.welcoming && len(s.merged) == 0 
 // are allowed. The caller holds r.discovering.
 func (r *Registry) merge() []found {
 	all, clashes := mergeLists(r.sources.lists())
-	for id := range clashes {
-		if !r.sources.clashes[id] {
-			r.log.Warn("worker ignored, a source that wins names another one so", "worker", cut(id))
-		}
+	for id := range news(clashes, r.sources.clashes) {
+		r.log.Warn("worker ignored, a source that wins names another one so", "worker", cut(id))
 	}
 	r.sources.clashes = clashes
 	all = r.limit(all)
@@ -88,7 +86,9 @@ func (r *Registry) limit(all []found) []found {
 		return all
 	}
 	if changed {
-		r.log.Error("workers above the limit dropped", "limit", r.opts.MaxWorkers, "dropped", dropped)
+		r.roll.dropped.Do(func() {
+			r.log.Error("workers above the limit dropped", "limit", r.opts.MaxWorkers, "dropped", dropped)
+		})
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()

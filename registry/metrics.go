@@ -19,7 +19,7 @@ type metrics struct {
 	fileErrors, takeovers, flaps, rebased, oldSequence prometheus.Counter
 	refused, calls, dialects                           *prometheus.CounterVec
 	registrations                                      *prometheus.GaugeVec
-	callSeconds                                        prometheus.Histogram
+	callSeconds, gaps                                  prometheus.Histogram
 	leases, leaseLoad                                  prometheus.Gauge
 	leaseEvents, specsRefused, fieldsIgnored           *prometheus.CounterVec
 	sources                                            *sourceCollector
@@ -63,6 +63,10 @@ func newMetrics(opts *Options) (*metrics, error) {
 			Name: "loadplane_registry_registration_call_seconds", Help: "Duration of registration calls.",
 			Buckets: []float64{.001, .005, .02, .1, .5, 1, 2, 5},
 		}),
+		gaps: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "loadplane_registry_sequence_gap_reports", Help: "Reports that did not come, or were merged, between two accepted ones of a source instance, where there are any.",
+			Buckets: prometheus.ExponentialBuckets(1, 4, 8),
+		}),
 	}
 	old, err := m.refused.GetMetricWithLabelValues(string(ReasonOldSequence))
 	m.oldSequence = old
@@ -77,7 +81,7 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	for _, c := range []prometheus.Collector{
 		m.workers, m.dropped, m.fileFailing, m.bound, m.fileErrors, m.takeovers, m.flaps,
 		m.rebased, m.refused, m.calls, m.dialects, m.registrations, m.callSeconds,
-		m.leases, m.leaseLoad, m.leaseEvents, m.specsRefused, m.fieldsIgnored, m.sources,
+		m.leases, m.leaseLoad, m.leaseEvents, m.specsRefused, m.fieldsIgnored, m.sources, m.gaps,
 	} {
 		errs = append(errs, reg.Register(c))
 	}
@@ -97,6 +101,13 @@ func (m *metrics) called(result store.Reason, took time.Duration) {
 	m.callSeconds.Observe(took.Seconds())
 	if c, err := m.calls.GetMetricWithLabelValues(string(result)); err == nil {
 		c.Inc()
+	}
+}
+
+// followed observes the gap between two sequences of one source instance.
+func (m *metrics) followed(last position, sequence uint64) {
+	if last.known && sequence-last.sequence > 1 {
+		m.gaps.Observe(float64(sequence - last.sequence - 1))
 	}
 }
 
@@ -157,6 +168,28 @@ const maxReasons = 128
 type refusalLog struct {
 	mu      sync.Mutex
 	samples map[store.Reason]*rate.Sometimes
+	// early counts those of engines that came before discovery was complete.
+	early int
+}
+
+// premature counts an engine that came before discovery was complete, and says
+// whether it is the first.
+func (l *refusalLog) premature() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.early++
+	return l.early == 1
+}
+
+// welcome returns how many came too early, and begins anew, once discovery is
+// complete.
+func (l *refusalLog) welcome(complete bool) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if complete {
+		n, l.early = l.early, 0
+	}
+	return n
 }
 
 // known returns the sampler of a reason, and ReasonOther's for words above
@@ -181,12 +214,26 @@ func (l *refusalLog) known(reason store.Reason) (store.Reason, *rate.Sometimes) 
 // lines bounds what is logged of one worker, across its identities. It is safe
 // for concurrent use.
 type lines struct {
-	// way is for changes of the way.
-	way rate.Sometimes
+	// way is for changes of the way, turn for those of the dialect.
+	way, turn rate.Sometimes
 
 	mu sync.Mutex
 	// refused is when a refusal was last logged, by reason.
 	refused map[store.Reason]time.Time
+}
+
+func newLines() *lines {
+	often := func() rate.Sometimes { return rate.Sometimes{First: 8, Interval: time.Minute} }
+	return &lines{way: often(), turn: often()}
+}
+
+// silent logs that the engine sends no more by a dialect.
+func (w *worker) silent(d store.Dialect) {
+	w.lines.turn.Do(func() {
+		if attrs, ok := w.reg.roll.ways.room(slog.String("worker", w.id), slog.String("dialect", d.String())); ok {
+			w.reg.log.LogAttrs(context.Background(), slog.LevelWarn, "engine is silent", attrs...)
+		}
+	})
 }
 
 // refuse says whether a refusal is to be logged: one a minute of each reason.
@@ -222,6 +269,13 @@ func (r *Registry) refuse(w *worker, why *Refusal, attrs ...slog.Attr) {
 			d.Refused++
 			d.LastRefusal, d.LastRefusalDetail = why.Reason, why.detail()
 		})
+		w.slot.Happen(store.EventRefused, why.Reason, why.detail())
+	}
+	if w == nil && why.Reason == ReasonNotSynced {
+		if !r.refusals.premature() {
+			return // They are told of together once discovery is complete.
+		}
+		level = slog.LevelInfo
 	}
 	sample.Do(func() {
 		if w != nil && !w.lines.refuse(word) {

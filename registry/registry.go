@@ -125,8 +125,10 @@ type Registry struct {
 	formers  formers
 
 	streams leaseStreams
-	// arrivals bounds the lines about workers that register themselves.
+	// arrivals bounds the lines about workers that register themselves, and roll
+	// those about discovery.
 	arrivals *rate.Limiter
+	roll     roll
 }
 
 // New checks the options, the worker flags and the first reading of the
@@ -157,6 +159,7 @@ func New(opts Options) (*Registry, error) {
 		dial:      egress.DefaultDial,
 		crowd:     make(crowd),
 		arrivals:  rate.NewLimiter(arrivalLines, arrivalBurst),
+		roll:      newRoll(),
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return resolver.LookupNetIP(ctx, "ip", host)
 		},

@@ -108,7 +108,9 @@ func (l *loop) judge(o *outcome) (ending, bool) {
 			t.accepted, t.until = true, l.last.Add(trialFor(def.Interval))
 		}
 		if silent := t.check(l.w) && l.w.quiet(); silent {
-			l.w.reg.log.Warn("engine accepts and reports no more", "worker", l.w.id)
+			l.w.lines.turn.Do(func() {
+				l.w.reg.log.Warn("engine accepts and reports no more", "worker", l.w.id)
+			})
 			return ending{reason: store.ReasonNoReport, proven: true}, true
 		}
 		return ending{}, false

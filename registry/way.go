@@ -31,6 +31,7 @@ func (w *worker) show(way Way) {
 	old := w.shown
 	w.shown = way
 	w.mu.Unlock()
+	w.chronicle(&old, &way)
 	if way.same(&old) {
 		if way.Renewal > 0 {
 			w.showRenewal(way.Renewal)
@@ -54,6 +55,16 @@ func (w *worker) show(way Way) {
 	})
 	if way.Renewal > 0 {
 		w.showRenewal(way.Renewal)
+	}
+}
+
+// chronicle records another state of the way, and each call that failed.
+func (w *worker) chronicle(old, way *Way) {
+	if way.State != old.State {
+		w.slot.Happen(store.EventRegistration, "", string(way.State))
+	}
+	if way.Err != nil {
+		w.slot.Happen(store.EventCallFailed, way.Reason, way.text())
 	}
 }
 
@@ -81,7 +92,13 @@ func (w *worker) log(way *Way) {
 	case way.State == StatePending, way.State == StateProbing:
 		level = slog.LevelDebug
 	}
-	w.reg.log.LogAttrs(context.Background(), level, "registration changed", attrs...)
+	ctx := context.Background()
+	if !w.reg.log.Enabled(ctx, level) {
+		return
+	}
+	if attrs, ok := w.reg.roll.ways.room(attrs...); ok {
+		w.reg.log.LogAttrs(ctx, level, "registration changed", attrs...)
+	}
 }
 
 // note tells the store why a worker that was never heard is not, and the

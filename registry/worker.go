@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/loadplane/loadplane/registry/egress"
 	"github.com/loadplane/loadplane/store"
-	"golang.org/x/time/rate"
 )
 
 // Bounds of sequences, of the set of retired instances, and of the addresses
@@ -139,7 +139,7 @@ func newWorker(r *Registry, d *definition, m memory) *worker {
 		w.line = egress.NewLine()
 	}
 	if w.lines == nil {
-		w.lines = &lines{way: rate.Sometimes{First: 8, Interval: time.Minute}}
+		w.lines = newLines()
 	}
 	w.addrs = literalAddrs(w.host())
 	return w
@@ -241,7 +241,11 @@ func (w *worker) settle(c bid) {
 	}
 	if def.Dialect != w.def.Dialect {
 		w.reg.metrics.chose(def.Dialect)
-		w.reg.log.Info("dialect chosen", "worker", w.id, "dialect", def.Dialect.String())
+		w.lines.turn.Do(func() {
+			if attrs, ok := w.reg.roll.ways.room(slog.String("worker", w.id), slog.String("dialect", def.Dialect.String())); ok {
+				w.reg.log.LogAttrs(context.Background(), slog.LevelInfo, "dialect chosen", attrs...)
+			}
+		})
 	} else if def.Role == w.def.Role {
 		return
 	}
@@ -356,6 +360,8 @@ func jumpRefusal() *Refusal {
 func (w *worker) accept(v verdict, l *store.Load) {
 	if v == rebased {
 		w.reg.metrics.rebased.Inc()
+	} else {
+		w.reg.metrics.followed(w.last, l.Sequence)
 	}
 	w.last = position{l.Sequence, true}
 	w.accepted = l.Received

@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"github.com/loadplane/loadplane/registry"
+	"github.com/loadplane/loadplane/store"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 )
 
 // Name is the name of the source.
@@ -143,13 +145,14 @@ func (s *Source) Run(ctx context.Context, deliver func(registry.Listing)) {
 
 // keep asks for one record again and again until ctx ends.
 func (s *Source) keep(ctx context.Context, i int, outcomes chan<- outcome) {
-	a := asker{source: s, record: &s.opts.Records[i]}
+	a := asker{source: s, record: &s.opts.Records[i], lines: rate.Sometimes{First: 8, Interval: time.Minute}}
 	failed := time.Duration(0)
 	for ctx.Err() == nil {
 		specs, wait, err := a.once(ctx)
 		if ctx.Err() != nil {
 			return
 		}
+		a.tell(err)
 		if failed = min(2*failed, s.opts.MaxTTL); err == nil {
 			failed = 0
 		} else {
@@ -173,6 +176,33 @@ type asker struct {
 	settled string
 	// panicked says that the last time ended by a panic, which is in the log.
 	panicked bool
+	// failing is why the last time failed, and lines bounds the lines about it.
+	failing store.Reason
+	lines   rate.Sometimes
+}
+
+// tell logs that the name begins to fail, or fails in another way, or is answered
+// again.
+func (a *asker) tell(err error) {
+	was := a.failing
+	a.failing = ""
+	if err != nil {
+		a.failing = reasonOf(err)
+	}
+	if a.failing == was || a.panicked {
+		return // It is in the log.
+	}
+	a.lines.Do(func() {
+		log := a.source.opts.Logger.With("name", a.record.Name)
+		switch {
+		case err == nil:
+			log.Info("name answered again")
+		case a.settled != "":
+			log.Warn("name not answered, its last workers kept", "reason", string(a.failing), "error", err.Error())
+		default:
+			log.Warn("name not answered, it has no workers yet", "reason", string(a.failing), "error", err.Error())
+		}
+	})
 }
 
 // once asks, and returns how long the answer holds. A panic on the way is a

@@ -384,3 +384,36 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesThatFailAreInTheLog: once for each way to fail, and once when they are
+// answered again.
+func TestNamesThatFailAreInTheLog(t *testing.T) {
+	inBubble(t, func(o *Options) { o.Records = []Record{*record(t, "c.:80")} }, map[string]string{}, func(r *run) {
+		said := func(want ...string) {
+			t.Helper()
+			defer r.log.Reset()
+			lines := strings.Split(strings.TrimSuffix(r.log.String(), "\n"), "\n")
+			if len(lines) != len(want) {
+				t.Fatalf("%d lines, want %d: %q", len(lines), len(want), lines)
+			}
+			for i, w := range want {
+				if !strings.Contains(lines[i], w) || !strings.Contains(lines[i], "name=c.") {
+					t.Errorf("line %q, want %q", lines[i], w)
+				}
+			}
+		}
+		after(10 * time.Minute)
+		said("it has no workers yet")
+		r.set(func() { r.answers["c."] = "10 10.0.0.1" })
+		after(2 * time.Minute)
+		said("answered again")
+		r.set(func() { r.rcodes["c."] = dns.RcodeServerFailure })
+		after(10 * time.Minute)
+		said("its last workers kept")
+		r.set(func() { delete(r.rcodes, "c."); r.answers["c."] = "" })
+		after(2 * time.Minute)
+		if got := r.log.String(); !strings.Contains(got, string(ReasonNoRecords)) {
+			t.Errorf("another failure: %q", got)
+		}
+	})
+}

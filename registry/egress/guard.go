@@ -88,5 +88,5 @@ func control(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	if !Denied(addr) || within(g.allow, addr) {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrDenied, address)
+	return fmt.Errorf("%w (--egress-allow opens its prefix): %s", ErrDenied, address)
 }

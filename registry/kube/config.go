@@ -70,7 +70,7 @@ func (o *Options) connect() (cfg *rest.Config, namespaces []string, err error) {
 		loaded := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 			&clientcmd.ClientConfigLoadingRules{ExplicitPath: o.Kubeconfig}, &clientcmd.ConfigOverrides{})
 		if cfg, err = loaded.ClientConfig(); err != nil {
-			return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+			return nil, nil, fmt.Errorf("kubeconfig: %w; --kubeconfig names the file", err)
 		}
 		own = func() (string, error) {
 			n, _, err := loaded.Namespace()
@@ -78,7 +78,7 @@ func (o *Options) connect() (cfg *rest.Config, namespaces []string, err error) {
 		}
 	default:
 		if cfg, err = rest.InClusterConfig(); err != nil {
-			return nil, nil, fmt.Errorf("kubernetes: no kubeconfig is set, and: %w", err)
+			return nil, nil, fmt.Errorf("kubernetes: no kubeconfig is set (--kubeconfig FILE), and there is no service account of a Pod (is its token mounted?): %w", err)
 		}
 	}
 	if len(o.Namespaces) > 0 {
@@ -86,7 +86,7 @@ func (o *Options) connect() (cfg *rest.Config, namespaces []string, err error) {
 	}
 	n, err := own()
 	if err != nil {
-		return nil, nil, fmt.Errorf("kubernetes_namespaces: none is set, and: %w", err)
+		return nil, nil, fmt.Errorf("kubernetes_namespaces: set --kubernetes-namespaces, as none is known: %w", err)
 	}
 	return cfg, []string{n}, nil
 }

@@ -221,18 +221,21 @@ func (m *Mirror[V]) note(f fault, err error) {
 			m.state.Err = e
 		}
 	}
-	current := m.state.Err
+	current, listed := m.state.Err, m.state.Lists > 0
 	m.mu.Unlock()
 	if text(old) == text(current) {
 		return
 	}
 	m.lines.Do(func() {
 		log := m.opts.Logger.With("resource", m.opts.Client.kind.String(), "namespace", m.opts.Namespace)
-		if current == nil {
+		switch {
+		case current == nil:
 			log.Info("kubernetes list and watch go well again")
-			return
+		case listed:
+			log.Warn("kubernetes list not current, last one kept", "error", current.Error())
+		default:
+			log.Warn("kubernetes list cannot be read, there is none yet", "error", current.Error())
 		}
-		log.Warn("kubernetes list not current, last one kept", "error", current.Error())
 	})
 	m.signal()
 }

@@ -457,3 +457,29 @@ func TestBackoff(t *testing.T) {
 		}
 	}
 }
+
+// TestLogSaysWhetherThereIsAList: what is kept cannot be told of where nothing
+// was ever read.
+func TestLogSaysWhetherThereIsAList(t *testing.T) {
+	const none, kept, well = "there is none yet", "last one kept", "go well again"
+	fails := func(string, string) *kubetest.Fault { return &kubetest.Fault{Status: http.StatusForbidden} }
+	run(t, func(s *kubetest.Server) { some(s); s.Fail(fails) }, func(b *bed) {
+		said := func() string {
+			defer b.log.Reset()
+			return b.log.String()
+		}
+		if got := said(); strings.Count(got, none) != 1 || strings.Contains(got, kept) {
+			t.Errorf("before the first list: %s", got)
+		}
+		b.server.Fail(nil)
+		b.pass(time.Minute)
+		if got := said(); !strings.Contains(got, well) {
+			t.Errorf("with a list: %s", got)
+		}
+		b.server.Fail(fails)
+		b.pass(12 * time.Minute)
+		if got := said(); !strings.Contains(got, kept) || strings.Contains(got, none) || strings.Count(got, "\n") > 10 {
+			t.Errorf("after the first list: %s", got)
+		}
+	})
+}
