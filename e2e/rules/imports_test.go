@@ -148,6 +148,7 @@ var edges = []edge{
 	{"e2e/kubelist", "registry", "prints workers of the registry"},
 	{"e2e/kubelist", "registry/kube", "prints what is found in a cluster"},
 	{"service", "service/config", "what it runs by"},
+	{"store/journal", "store", "tells what becomes of workers"},
 	{"service", "service/access", "guards the listeners"},
 	{"service/access", "store", "a reason word is the store's type"},
 	{"service", "store", "composition"},
