@@ -17,11 +17,13 @@ import (
 	"github.com/loadplane/loadplane/api/frame"
 	"github.com/loadplane/loadplane/api/jsonview"
 	"github.com/loadplane/loadplane/api/pace"
+	"github.com/loadplane/loadplane/api/page"
 	"github.com/loadplane/loadplane/api/picks"
 	"github.com/loadplane/loadplane/proto/loadplane/v1/loadplanev1connect"
 	"github.com/loadplane/loadplane/store"
 	"github.com/loadplane/loadplane/store/snapshot"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -124,8 +126,12 @@ type API struct {
 	json      *jsonview.Encoder
 	feeds     *feeds.Set
 	picks     *picks.Picks
+	page      *page.Page
 	offenders pace.Offenders
+	lags      lags
 	buffers   frame.Buffers
+	// faults bounds the lines about what cannot be encoded.
+	faults rate.Sometimes
 	// held counts the answers that are held back.
 	held atomic.Int64
 	// whole has one for each whole answer that is being written.
@@ -159,6 +165,8 @@ func New(opts Options) (*API, error) {
 		drain: make(chan struct{}),
 		whole: make(chan struct{}, opts.MaxAnswers),
 		chunk: maxChunk,
+
+		faults: rate.Sometimes{First: 8, Interval: time.Minute},
 	}
 	m, err := newMetrics(opts.Registerer, a)
 	if err != nil {
@@ -172,7 +180,26 @@ func New(opts Options) (*API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
+	a.page, err = page.New()
+	if err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
 	return a, nil
+}
+
+// Guarded returns the routes of the API listener behind a guard, all but the
+// files of the page: they hold no data, and a browser asks for them before it
+// can have a credential.
+func (a *API) Guarded(guard func(http.Handler) http.Handler) http.Handler {
+	open := a.Handler()
+	guarded := guard(open)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a.page.Has(r) {
+			open.ServeHTTP(w, r)
+			return
+		}
+		guarded.ServeHTTP(w, r)
+	})
 }
 
 // Handler returns the routes of the API listener. It checks no credentials.
@@ -192,6 +219,7 @@ func (a *API) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/load_monitor/watch", a.serveWatch)
 	mux.Handle("GET /v1/pick", a.picks)
 	mux.HandleFunc("GET /{$}", a.serveIndex)
+	mux.Handle("GET /assets/", a.page)
 	return a.outer(mux)
 }
 
@@ -260,7 +288,13 @@ func secure(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 }
 
-func (a *API) serveIndex(w http.ResponseWriter, _ *http.Request) {
+// serveIndex answers browsers with the page and others with what there is.
+func (a *API) serveIndex(w http.ResponseWriter, r *http.Request) {
+	if a.page.Has(r) {
+		a.page.ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("Vary", "Accept")
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = fmt.Fprintf(w, `loadplane %s
 
@@ -271,7 +305,8 @@ GET  /v1/pick                    where to send a request (?model= &role= &policy
 POST /%s/WatchSnapshots
 POST /%s/GetSnapshot
 POST /%s/ListWorkers
+POST /%s/ExplainWorker
 POST /%s/Check
 `, a.opts.Version, loadplanev1connect.SnapshotServiceName, loadplanev1connect.SnapshotServiceName,
-		loadplanev1connect.WorkerServiceName, grpchealth.HealthV1ServiceName)
+		loadplanev1connect.WorkerServiceName, loadplanev1connect.WorkerServiceName, grpchealth.HealthV1ServiceName)
 }

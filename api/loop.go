@@ -69,6 +69,8 @@ type watch struct {
 	version, tick uint64
 	// held is the head of what was last sent; nil for nothing.
 	held *snapshot.View
+	// lag tells the metrics since when a message is being sent.
+	lag *lag
 	// due is when a change that was noticed may be sent; zero for none.
 	due time.Time
 }
@@ -108,6 +110,8 @@ func (a *API) clientOf(ctx context.Context, id string) string {
 // (a *refusal) or a message cannot be sent (errCut).
 func (w *watch) run(ctx context.Context) error {
 	w.out.Stream(w.api.opts.WriteTimeout)
+	w.lag = w.api.lags.enter()
+	defer w.api.lags.leave(w.lag)
 	timer := time.NewTimer(w.heartbeat)
 	defer timer.Stop()
 	for {
@@ -250,7 +254,9 @@ func (w *watch) goAway() error {
 // send encodes u and sends it within the write timeout.
 func (w *watch) send(u update) error {
 	before, began := w.out.Sent(), time.Now()
+	w.lag.begin(began.Sub(w.api.began))
 	err := w.encode(u)
+	w.lag.end()
 	if err == nil {
 		err = w.out.Err()
 	}

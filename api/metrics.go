@@ -2,8 +2,11 @@ package api
 
 import (
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/loadplane/loadplane/store"
+	"github.com/loadplane/loadplane/store/snapshot"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -99,6 +102,7 @@ func register(reg prometheus.Registerer, all ...prometheus.Collector) error {
 type gauges struct {
 	api                                                             *API
 	watchers, filters, held, whole, kept, workers, version, warming *prometheus.Desc
+	lag, ready, notReady, torn                                      *prometheus.Desc
 }
 
 func newGauges(a *API) *gauges {
@@ -115,12 +119,16 @@ func newGauges(a *API) *gauges {
 		workers:  desc("workers", "Workers in the view, by freshness.", "freshness"),
 		version:  desc("snapshot_version", "Version of the view."),
 		warming:  desc("warming", "1 while expected workers were not yet heard."),
+		lag:      desc("watch_lag_seconds", "Longest time for which an open watch has been taking the message that is being sent to it; 0 while none is."),
+		ready:    desc("ready", "1 while the plane is ready to be asked, as /readyz says, else 0."),
+		notReady: desc("not_ready", "1 for each check that fails, else 0, by reason.", "reason"),
+		torn:     desc("digest_mismatch", "1 while the digest of the view is not that of its workers, which must not be, else 0."),
 	}
 }
 
 // Describe sends the descriptions.
 func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.watchers, g.filters, g.held, g.whole, g.kept, g.workers, g.version, g.warming} {
+	for _, d := range []*prometheus.Desc{g.watchers, g.filters, g.held, g.whole, g.kept, g.workers, g.version, g.warming, g.lag, g.ready, g.notReady, g.torn} {
 		out <- d
 	}
 }
@@ -138,15 +146,35 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	for _, f := range []store.Freshness{store.Fresh, store.Stale, store.Missing, store.Unreachable} {
 		send(g.workers, float64(counts[f]), f.String())
 	}
-	warming := 0.0
-	if state.Warming {
-		warming = 1
-	}
-	send(g.warming, warming)
+	send(g.warming, oneIf(state.Warming))
 	send(g.version, float64(state.Version))
 	send(g.watchers, float64(g.api.gate.open.Load()))
 	send(g.filters, float64(g.api.feeds.Len()))
 	send(g.held, float64(g.api.held.Load()))
 	send(g.whole, float64(len(g.api.whole)))
 	send(g.kept, float64(g.api.feeds.Kept()))
+	send(g.lag, g.api.lags.longest(time.Since(g.api.began)).Seconds())
+	view, _ := g.api.opts.Snapshots.Current()
+	send(g.torn, oneIf(torn(view)))
+	failed := g.api.failing(state)
+	send(g.ready, oneIf(len(failed) == 0))
+	for _, reason := range []store.Reason{ReasonDraining, ReasonStoreStalled, ReasonWarming} {
+		send(g.notReady, oneIf(slices.Contains(failed, reason)), string(reason))
+	}
+}
+
+// torn says that the digest of a view is not that of its workers.
+func torn(view *snapshot.View) bool {
+	var sum uint64
+	for _, w := range view.Workers {
+		sum += w.Hash
+	}
+	return sum != view.Digest
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -57,11 +57,16 @@ func (a *API) Ready(ctx context.Context) ReadyReport {
 
 // failed returns the checks that fail; an empty list for none.
 func (a *API) failed(ctx context.Context) []store.Reason {
+	state, _ := a.store.Fresh(ctx)
+	return a.failing(state)
+}
+
+// failing returns the checks that fail by a state; an empty list for none.
+func (a *API) failing(state *store.State) []store.Reason {
 	failed := []store.Reason{}
 	if a.draining() {
 		failed = append(failed, ReasonDraining)
 	}
-	state, _ := a.store.Fresh(ctx)
 	if a.stalled(state, a.clock.Now()) {
 		failed = append(failed, ReasonStoreStalled)
 	}
@@ -102,6 +107,10 @@ func (a *API) Ops() http.Handler {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(a.opts.Gatherer, promhttp.HandlerOpts{
 			MaxRequestsInFlight: 2,
 			Timeout:             5 * time.Second,
+			// What is wrong with one metric does not take the page away; it is
+			// counted in promhttp_metric_handler_errors_total.
+			ErrorHandling: promhttp.ContinueOnError,
+			Registry:      a.opts.Registerer,
 		}))
 	}
 	return a.outer(mux)

@@ -67,7 +67,7 @@ func (s snapshotService) GetSnapshot(ctx context.Context, req *pb.GetSnapshotReq
 	m, err := s.frame(u, feed.Change(view.Snapshot, frame.Change{Brief: q.Brief})[0]).Message()
 	if err != nil {
 		s.metrics.requests.of(class5xx).Inc()
-		s.opts.Logger.Error("snapshot could not be encoded", "error", err)
+		s.faults.Do(func() { s.opts.Logger.Error("snapshot could not be encoded", "error", err) })
 		return nil, connect.NewError(connect.CodeInternal, errors.New("the snapshot could not be encoded"))
 	}
 	s.metrics.requests.of(class2xx).Inc()
@@ -158,9 +158,10 @@ func (s workerService) ListWorkers(ctx context.Context, _ *pb.ListWorkersRequest
 	for i, w := range view.Workers {
 		info, err := s.info(w, view.Receipts[i])
 		if err != nil {
-			s.opts.Logger.Error("worker could not be encoded", "worker_id", w.Worker.ID, "error", err)
+			s.faults.Do(func() { s.opts.Logger.Error("worker could not be encoded", "worker", w.Worker.ID, "error", err) })
 			return nil, connect.NewError(connect.CodeInternal, errors.New("a worker could not be encoded"))
 		}
+		info.Worker.Ranks = nil
 		res.Workers = append(res.Workers, info)
 	}
 	res.DiscoveryError = known(s.store.DiscoveryError())
@@ -184,12 +185,12 @@ func (s workerService) sources() (list []*pb.DiscoverySource) {
 	return list
 }
 
+// info returns a worker, its ranks included, and the state of the way to it.
 func (s workerService) info(w *snapshot.Worker, r *snapshot.Receipt) (*pb.WorkerInfo, error) {
 	m := new(pb.Worker)
 	if err := proto.Unmarshal(w.Encoded, m); err != nil {
 		return nil, err
 	}
-	m.Ranks = nil
 	info := &pb.WorkerInfo{Worker: m, DiscoveredBy: w.Worker.DiscoveredBy}
 	s.addWay(info, w.Row)
 	if r == nil {

@@ -21,6 +21,374 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Verdict says whether a check holds.
+type Verdict int32
+
+const (
+	// Never sent.
+	Verdict_VERDICT_UNSPECIFIED Verdict = 0
+	// It holds.
+	Verdict_VERDICT_OK Verdict = 1
+	// Nothing to hold: shown for information.
+	Verdict_VERDICT_INFO Verdict = 2
+	// It holds but will not for long, or costs exactness.
+	Verdict_VERDICT_WARN Verdict = 3
+	// It does not hold.
+	Verdict_VERDICT_FAIL Verdict = 4
+	// Nothing is known that could be checked.
+	Verdict_VERDICT_UNKNOWN Verdict = 5
+)
+
+// Enum value maps for Verdict.
+var (
+	Verdict_name = map[int32]string{
+		0: "VERDICT_UNSPECIFIED",
+		1: "VERDICT_OK",
+		2: "VERDICT_INFO",
+		3: "VERDICT_WARN",
+		4: "VERDICT_FAIL",
+		5: "VERDICT_UNKNOWN",
+	}
+	Verdict_value = map[string]int32{
+		"VERDICT_UNSPECIFIED": 0,
+		"VERDICT_OK":          1,
+		"VERDICT_INFO":        2,
+		"VERDICT_WARN":        3,
+		"VERDICT_FAIL":        4,
+		"VERDICT_UNKNOWN":     5,
+	}
+)
+
+func (x Verdict) Enum() *Verdict {
+	p := new(Verdict)
+	*p = x
+	return p
+}
+
+func (x Verdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Verdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_loadplane_v1_worker_proto_enumTypes[0].Descriptor()
+}
+
+func (Verdict) Type() protoreflect.EnumType {
+	return &file_loadplane_v1_worker_proto_enumTypes[0]
+}
+
+func (x Verdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Verdict.Descriptor instead.
+func (Verdict) EnumDescriptor() ([]byte, []int) {
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{0}
+}
+
+// ExplainWorkerRequest names a worker.
+type ExplainWorkerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its worker_id, or its base URL where that is the one of a single worker.
+	WorkerId      string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainWorkerRequest) Reset() {
+	*x = ExplainWorkerRequest{}
+	mi := &file_loadplane_v1_worker_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainWorkerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainWorkerRequest) ProtoMessage() {}
+
+func (x *ExplainWorkerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadplane_v1_worker_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainWorkerRequest.ProtoReflect.Descriptor instead.
+func (*ExplainWorkerRequest) Descriptor() ([]byte, []int) {
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ExplainWorkerRequest) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+// ExplainWorkerResponse explains a worker.
+type ExplainWorkerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The worker as ListWorkers shows it, with its ranks.
+	Worker *WorkerInfo `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	// The checks, in the order in which load comes: found, reached, registered,
+	// heard, admitted, valid, fresh, shown.
+	Checks []*Check `protobuf:"bytes,2,rep,name=checks,proto3" json:"checks,omitempty"`
+	// What happened to the worker last, newest first; at most 32, kept in memory
+	// and lost when the plane restarts.
+	Diagnostics []*Diagnostic `protobuf:"bytes,3,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
+	// Server clock of the answer, milliseconds.
+	ServerClockMs uint64 `protobuf:"varint,4,opt,name=server_clock_ms,json=serverClockMs,proto3" json:"server_clock_ms,omitempty"`
+	// One sentence: what is wrong and what to do, or that nothing is.
+	Summary       string `protobuf:"bytes,5,opt,name=summary,proto3" json:"summary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainWorkerResponse) Reset() {
+	*x = ExplainWorkerResponse{}
+	mi := &file_loadplane_v1_worker_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainWorkerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainWorkerResponse) ProtoMessage() {}
+
+func (x *ExplainWorkerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadplane_v1_worker_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainWorkerResponse.ProtoReflect.Descriptor instead.
+func (*ExplainWorkerResponse) Descriptor() ([]byte, []int) {
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ExplainWorkerResponse) GetWorker() *WorkerInfo {
+	if x != nil {
+		return x.Worker
+	}
+	return nil
+}
+
+func (x *ExplainWorkerResponse) GetChecks() []*Check {
+	if x != nil {
+		return x.Checks
+	}
+	return nil
+}
+
+func (x *ExplainWorkerResponse) GetDiagnostics() []*Diagnostic {
+	if x != nil {
+		return x.Diagnostics
+	}
+	return nil
+}
+
+func (x *ExplainWorkerResponse) GetServerClockMs() uint64 {
+	if x != nil {
+		return x.ServerClockMs
+	}
+	return 0
+}
+
+func (x *ExplainWorkerResponse) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
+// Check is one thing that has to hold for a worker to be seen as it is.
+type Check struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Word for programs, such as "lease" or "last_report".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What was seen, as people read it.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// What it is held against, as people read it; absent where nothing limits it.
+	Limit *string `protobuf:"bytes,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	// Whether it holds.
+	Verdict Verdict `protobuf:"varint,4,opt,name=verdict,proto3,enum=loadplane.v1.Verdict" json:"verdict,omitempty"`
+	// What to do next; absent where nothing has to be done.
+	Advice *string `protobuf:"bytes,5,opt,name=advice,proto3,oneof" json:"advice,omitempty"`
+	// Reason word of docs/operations.md; absent where none applies.
+	Reason        *string `protobuf:"bytes,6,opt,name=reason,proto3,oneof" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Check) Reset() {
+	*x = Check{}
+	mi := &file_loadplane_v1_worker_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Check) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Check) ProtoMessage() {}
+
+func (x *Check) ProtoReflect() protoreflect.Message {
+	mi := &file_loadplane_v1_worker_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Check.ProtoReflect.Descriptor instead.
+func (*Check) Descriptor() ([]byte, []int) {
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Check) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Check) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *Check) GetLimit() string {
+	if x != nil && x.Limit != nil {
+		return *x.Limit
+	}
+	return ""
+}
+
+func (x *Check) GetVerdict() Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return Verdict_VERDICT_UNSPECIFIED
+}
+
+func (x *Check) GetAdvice() string {
+	if x != nil && x.Advice != nil {
+		return *x.Advice
+	}
+	return ""
+}
+
+func (x *Check) GetReason() string {
+	if x != nil && x.Reason != nil {
+		return *x.Reason
+	}
+	return ""
+}
+
+// Diagnostic is something that happened to a worker. It has no version.
+type Diagnostic struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Server clock at which it happened last, milliseconds.
+	AtMs uint64 `protobuf:"varint,1,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	// Word for programs, such as "refused", "call_failed" or "stale".
+	Event string `protobuf:"bytes,2,opt,name=event,proto3" json:"event,omitempty"`
+	// Reason word of docs/operations.md; absent where none applies.
+	Reason *string `protobuf:"bytes,3,opt,name=reason,proto3,oneof" json:"reason,omitempty"`
+	// What was seen; absent where the words say all.
+	Detail *string `protobuf:"bytes,4,opt,name=detail,proto3,oneof" json:"detail,omitempty"`
+	// How often it happened in a row, from 1.
+	Count         uint32 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Diagnostic) Reset() {
+	*x = Diagnostic{}
+	mi := &file_loadplane_v1_worker_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Diagnostic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Diagnostic) ProtoMessage() {}
+
+func (x *Diagnostic) ProtoReflect() protoreflect.Message {
+	mi := &file_loadplane_v1_worker_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Diagnostic.ProtoReflect.Descriptor instead.
+func (*Diagnostic) Descriptor() ([]byte, []int) {
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Diagnostic) GetAtMs() uint64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
+func (x *Diagnostic) GetEvent() string {
+	if x != nil {
+		return x.Event
+	}
+	return ""
+}
+
+func (x *Diagnostic) GetReason() string {
+	if x != nil && x.Reason != nil {
+		return *x.Reason
+	}
+	return ""
+}
+
+func (x *Diagnostic) GetDetail() string {
+	if x != nil && x.Detail != nil {
+		return *x.Detail
+	}
+	return ""
+}
+
+func (x *Diagnostic) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // ListWorkersRequest asks for all discovered workers.
 type ListWorkersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -30,7 +398,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_loadplane_v1_worker_proto_msgTypes[0]
+	mi := &file_loadplane_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -42,7 +410,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadplane_v1_worker_proto_msgTypes[0]
+	mi := &file_loadplane_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -55,7 +423,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{0}
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 // ListWorkersResponse lists the discovered workers.
@@ -76,7 +444,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_loadplane_v1_worker_proto_msgTypes[1]
+	mi := &file_loadplane_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -88,7 +456,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadplane_v1_worker_proto_msgTypes[1]
+	mi := &file_loadplane_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -101,7 +469,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{1}
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*WorkerInfo {
@@ -153,7 +521,7 @@ type DiscoverySource struct {
 
 func (x *DiscoverySource) Reset() {
 	*x = DiscoverySource{}
-	mi := &file_loadplane_v1_worker_proto_msgTypes[2]
+	mi := &file_loadplane_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -165,7 +533,7 @@ func (x *DiscoverySource) String() string {
 func (*DiscoverySource) ProtoMessage() {}
 
 func (x *DiscoverySource) ProtoReflect() protoreflect.Message {
-	mi := &file_loadplane_v1_worker_proto_msgTypes[2]
+	mi := &file_loadplane_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -178,7 +546,7 @@ func (x *DiscoverySource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiscoverySource.ProtoReflect.Descriptor instead.
 func (*DiscoverySource) Descriptor() ([]byte, []int) {
-	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DiscoverySource) GetName() string {
@@ -219,7 +587,7 @@ func (x *DiscoverySource) GetError() string {
 // WorkerInfo is a worker and the state of the way to it.
 type WorkerInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The worker without its ranks.
+	// The worker; lists leave its ranks out.
 	Worker *Worker `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
 	// Where it was discovered, such as "flag", "file" or "registration", or
 	// several of them, such as "file+kubernetes".
@@ -264,7 +632,7 @@ type WorkerInfo struct {
 
 func (x *WorkerInfo) Reset() {
 	*x = WorkerInfo{}
-	mi := &file_loadplane_v1_worker_proto_msgTypes[3]
+	mi := &file_loadplane_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -276,7 +644,7 @@ func (x *WorkerInfo) String() string {
 func (*WorkerInfo) ProtoMessage() {}
 
 func (x *WorkerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_loadplane_v1_worker_proto_msgTypes[3]
+	mi := &file_loadplane_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -289,7 +657,7 @@ func (x *WorkerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerInfo.ProtoReflect.Descriptor instead.
 func (*WorkerInfo) Descriptor() ([]byte, []int) {
-	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_loadplane_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WorkerInfo) GetWorker() *Worker {
@@ -415,7 +783,34 @@ var File_loadplane_v1_worker_proto protoreflect.FileDescriptor
 
 const file_loadplane_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x19loadplane/v1/worker.proto\x12\floadplane.v1\x1a\x19loadplane/v1/common.proto\"\x14\n" +
+	"\x19loadplane/v1/worker.proto\x12\floadplane.v1\x1a\x19loadplane/v1/common.proto\"3\n" +
+	"\x14ExplainWorkerRequest\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\"\xf4\x01\n" +
+	"\x15ExplainWorkerResponse\x120\n" +
+	"\x06worker\x18\x01 \x01(\v2\x18.loadplane.v1.WorkerInfoR\x06worker\x12+\n" +
+	"\x06checks\x18\x02 \x03(\v2\x13.loadplane.v1.CheckR\x06checks\x12:\n" +
+	"\vdiagnostics\x18\x03 \x03(\v2\x18.loadplane.v1.DiagnosticR\vdiagnostics\x12&\n" +
+	"\x0fserver_clock_ms\x18\x04 \x01(\x04R\rserverClockMs\x12\x18\n" +
+	"\asummary\x18\x05 \x01(\tR\asummary\"\xd7\x01\n" +
+	"\x05Check\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x19\n" +
+	"\x05limit\x18\x03 \x01(\tH\x00R\x05limit\x88\x01\x01\x12/\n" +
+	"\averdict\x18\x04 \x01(\x0e2\x15.loadplane.v1.VerdictR\averdict\x12\x1b\n" +
+	"\x06advice\x18\x05 \x01(\tH\x01R\x06advice\x88\x01\x01\x12\x1b\n" +
+	"\x06reason\x18\x06 \x01(\tH\x02R\x06reason\x88\x01\x01B\b\n" +
+	"\x06_limitB\t\n" +
+	"\a_adviceB\t\n" +
+	"\a_reason\"\x9d\x01\n" +
+	"\n" +
+	"Diagnostic\x12\x13\n" +
+	"\x05at_ms\x18\x01 \x01(\x04R\x04atMs\x12\x14\n" +
+	"\x05event\x18\x02 \x01(\tR\x05event\x12\x1b\n" +
+	"\x06reason\x18\x03 \x01(\tH\x00R\x06reason\x88\x01\x01\x12\x1b\n" +
+	"\x06detail\x18\x04 \x01(\tH\x01R\x06detail\x88\x01\x01\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\rR\x05countB\t\n" +
+	"\a_reasonB\t\n" +
+	"\a_detail\"\x14\n" +
 	"\x12ListWorkersRequest\"\xec\x01\n" +
 	"\x13ListWorkersResponse\x122\n" +
 	"\aworkers\x18\x01 \x03(\v2\x18.loadplane.v1.WorkerInfoR\aworkers\x12,\n" +
@@ -467,9 +862,18 @@ const file_loadplane_v1_worker_proto_rawDesc = "" +
 	"\x0f_engine_versionB\x0e\n" +
 	"\f_dialect_whyB\x13\n" +
 	"\x11_poll_interval_msB\x13\n" +
-	"\x11_lease_expires_ms2h\n" +
+	"\x11_lease_expires_ms*}\n" +
+	"\aVerdict\x12\x17\n" +
+	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"VERDICT_OK\x10\x01\x12\x10\n" +
+	"\fVERDICT_INFO\x10\x02\x12\x10\n" +
+	"\fVERDICT_WARN\x10\x03\x12\x10\n" +
+	"\fVERDICT_FAIL\x10\x04\x12\x13\n" +
+	"\x0fVERDICT_UNKNOWN\x10\x052\xc7\x01\n" +
 	"\rWorkerService\x12W\n" +
-	"\vListWorkers\x12 .loadplane.v1.ListWorkersRequest\x1a!.loadplane.v1.ListWorkersResponse\"\x03\x90\x02\x01B?Z=github.com/loadplane/loadplane/proto/loadplane/v1;loadplanev1b\x06proto3"
+	"\vListWorkers\x12 .loadplane.v1.ListWorkersRequest\x1a!.loadplane.v1.ListWorkersResponse\"\x03\x90\x02\x01\x12]\n" +
+	"\rExplainWorker\x12\".loadplane.v1.ExplainWorkerRequest\x1a#.loadplane.v1.ExplainWorkerResponse\"\x03\x90\x02\x01B?Z=github.com/loadplane/loadplane/proto/loadplane/v1;loadplanev1b\x06proto3"
 
 var (
 	file_loadplane_v1_worker_proto_rawDescOnce sync.Once
@@ -483,25 +887,37 @@ func file_loadplane_v1_worker_proto_rawDescGZIP() []byte {
 	return file_loadplane_v1_worker_proto_rawDescData
 }
 
-var file_loadplane_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_loadplane_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_loadplane_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_loadplane_v1_worker_proto_goTypes = []any{
-	(*ListWorkersRequest)(nil),  // 0: loadplane.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil), // 1: loadplane.v1.ListWorkersResponse
-	(*DiscoverySource)(nil),     // 2: loadplane.v1.DiscoverySource
-	(*WorkerInfo)(nil),          // 3: loadplane.v1.WorkerInfo
-	(*Worker)(nil),              // 4: loadplane.v1.Worker
+	(Verdict)(0),                  // 0: loadplane.v1.Verdict
+	(*ExplainWorkerRequest)(nil),  // 1: loadplane.v1.ExplainWorkerRequest
+	(*ExplainWorkerResponse)(nil), // 2: loadplane.v1.ExplainWorkerResponse
+	(*Check)(nil),                 // 3: loadplane.v1.Check
+	(*Diagnostic)(nil),            // 4: loadplane.v1.Diagnostic
+	(*ListWorkersRequest)(nil),    // 5: loadplane.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),   // 6: loadplane.v1.ListWorkersResponse
+	(*DiscoverySource)(nil),       // 7: loadplane.v1.DiscoverySource
+	(*WorkerInfo)(nil),            // 8: loadplane.v1.WorkerInfo
+	(*Worker)(nil),                // 9: loadplane.v1.Worker
 }
 var file_loadplane_v1_worker_proto_depIdxs = []int32{
-	3, // 0: loadplane.v1.ListWorkersResponse.workers:type_name -> loadplane.v1.WorkerInfo
-	2, // 1: loadplane.v1.ListWorkersResponse.sources:type_name -> loadplane.v1.DiscoverySource
-	4, // 2: loadplane.v1.WorkerInfo.worker:type_name -> loadplane.v1.Worker
-	0, // 3: loadplane.v1.WorkerService.ListWorkers:input_type -> loadplane.v1.ListWorkersRequest
-	1, // 4: loadplane.v1.WorkerService.ListWorkers:output_type -> loadplane.v1.ListWorkersResponse
-	4, // [4:5] is the sub-list for method output_type
-	3, // [3:4] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	8, // 0: loadplane.v1.ExplainWorkerResponse.worker:type_name -> loadplane.v1.WorkerInfo
+	3, // 1: loadplane.v1.ExplainWorkerResponse.checks:type_name -> loadplane.v1.Check
+	4, // 2: loadplane.v1.ExplainWorkerResponse.diagnostics:type_name -> loadplane.v1.Diagnostic
+	0, // 3: loadplane.v1.Check.verdict:type_name -> loadplane.v1.Verdict
+	8, // 4: loadplane.v1.ListWorkersResponse.workers:type_name -> loadplane.v1.WorkerInfo
+	7, // 5: loadplane.v1.ListWorkersResponse.sources:type_name -> loadplane.v1.DiscoverySource
+	9, // 6: loadplane.v1.WorkerInfo.worker:type_name -> loadplane.v1.Worker
+	5, // 7: loadplane.v1.WorkerService.ListWorkers:input_type -> loadplane.v1.ListWorkersRequest
+	1, // 8: loadplane.v1.WorkerService.ExplainWorker:input_type -> loadplane.v1.ExplainWorkerRequest
+	6, // 9: loadplane.v1.WorkerService.ListWorkers:output_type -> loadplane.v1.ListWorkersResponse
+	2, // 10: loadplane.v1.WorkerService.ExplainWorker:output_type -> loadplane.v1.ExplainWorkerResponse
+	9, // [9:11] is the sub-list for method output_type
+	7, // [7:9] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_loadplane_v1_worker_proto_init() }
@@ -510,21 +926,24 @@ func file_loadplane_v1_worker_proto_init() {
 		return
 	}
 	file_loadplane_v1_common_proto_init()
-	file_loadplane_v1_worker_proto_msgTypes[1].OneofWrappers = []any{}
 	file_loadplane_v1_worker_proto_msgTypes[2].OneofWrappers = []any{}
 	file_loadplane_v1_worker_proto_msgTypes[3].OneofWrappers = []any{}
+	file_loadplane_v1_worker_proto_msgTypes[5].OneofWrappers = []any{}
+	file_loadplane_v1_worker_proto_msgTypes[6].OneofWrappers = []any{}
+	file_loadplane_v1_worker_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadplane_v1_worker_proto_rawDesc), len(file_loadplane_v1_worker_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   4,
+			NumEnums:      1,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_loadplane_v1_worker_proto_goTypes,
 		DependencyIndexes: file_loadplane_v1_worker_proto_depIdxs,
+		EnumInfos:         file_loadplane_v1_worker_proto_enumTypes,
 		MessageInfos:      file_loadplane_v1_worker_proto_msgTypes,
 	}.Build()
 	File_loadplane_v1_worker_proto = out.File

@@ -19,7 +19,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	WorkerService_ListWorkers_FullMethodName = "/loadplane.v1.WorkerService/ListWorkers"
+	WorkerService_ListWorkers_FullMethodName   = "/loadplane.v1.WorkerService/ListWorkers"
+	WorkerService_ExplainWorker_FullMethodName = "/loadplane.v1.WorkerService/ExplainWorker"
 )
 
 // WorkerServiceClient is the client API for WorkerService service.
@@ -31,6 +32,10 @@ type WorkerServiceClient interface {
 	// ListWorkers returns the discovered workers with what is known of the way
 	// to them.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
+	// ExplainWorker returns all that is known of one worker and of the way to it:
+	// each check with its value, its limit and the verdict. NOT_FOUND where no
+	// worker has the id.
+	ExplainWorker(ctx context.Context, in *ExplainWorkerRequest, opts ...grpc.CallOption) (*ExplainWorkerResponse, error)
 }
 
 type workerServiceClient struct {
@@ -51,6 +56,16 @@ func (c *workerServiceClient) ListWorkers(ctx context.Context, in *ListWorkersRe
 	return out, nil
 }
 
+func (c *workerServiceClient) ExplainWorker(ctx context.Context, in *ExplainWorkerRequest, opts ...grpc.CallOption) (*ExplainWorkerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainWorkerResponse)
+	err := c.cc.Invoke(ctx, WorkerService_ExplainWorker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // WorkerServiceServer is the server API for WorkerService service.
 // All implementations must embed UnimplementedWorkerServiceServer
 // for forward compatibility.
@@ -60,6 +75,10 @@ type WorkerServiceServer interface {
 	// ListWorkers returns the discovered workers with what is known of the way
 	// to them.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
+	// ExplainWorker returns all that is known of one worker and of the way to it:
+	// each check with its value, its limit and the verdict. NOT_FOUND where no
+	// worker has the id.
+	ExplainWorker(context.Context, *ExplainWorkerRequest) (*ExplainWorkerResponse, error)
 	mustEmbedUnimplementedWorkerServiceServer()
 }
 
@@ -72,6 +91,9 @@ type UnimplementedWorkerServiceServer struct{}
 
 func (UnimplementedWorkerServiceServer) ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListWorkers not implemented")
+}
+func (UnimplementedWorkerServiceServer) ExplainWorker(context.Context, *ExplainWorkerRequest) (*ExplainWorkerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainWorker not implemented")
 }
 func (UnimplementedWorkerServiceServer) mustEmbedUnimplementedWorkerServiceServer() {}
 func (UnimplementedWorkerServiceServer) testEmbeddedByValue()                       {}
@@ -112,6 +134,24 @@ func _WorkerService_ListWorkers_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WorkerService_ExplainWorker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainWorkerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServiceServer).ExplainWorker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkerService_ExplainWorker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServiceServer).ExplainWorker(ctx, req.(*ExplainWorkerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // WorkerService_ServiceDesc is the grpc.ServiceDesc for WorkerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -122,6 +162,10 @@ var WorkerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListWorkers",
 			Handler:    _WorkerService_ListWorkers_Handler,
+		},
+		{
+			MethodName: "ExplainWorker",
+			Handler:    _WorkerService_ExplainWorker_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -36,6 +36,9 @@ const (
 	// WorkerServiceListWorkersProcedure is the fully-qualified name of the WorkerService's ListWorkers
 	// RPC.
 	WorkerServiceListWorkersProcedure = "/loadplane.v1.WorkerService/ListWorkers"
+	// WorkerServiceExplainWorkerProcedure is the fully-qualified name of the WorkerService's
+	// ExplainWorker RPC.
+	WorkerServiceExplainWorkerProcedure = "/loadplane.v1.WorkerService/ExplainWorker"
 )
 
 // WorkerServiceClient is a client for the loadplane.v1.WorkerService service.
@@ -43,6 +46,10 @@ type WorkerServiceClient interface {
 	// ListWorkers returns the discovered workers with what is known of the way
 	// to them.
 	ListWorkers(context.Context, *v1.ListWorkersRequest) (*v1.ListWorkersResponse, error)
+	// ExplainWorker returns all that is known of one worker and of the way to it:
+	// each check with its value, its limit and the verdict. NOT_FOUND where no
+	// worker has the id.
+	ExplainWorker(context.Context, *v1.ExplainWorkerRequest) (*v1.ExplainWorkerResponse, error)
 }
 
 // NewWorkerServiceClient constructs a client for the loadplane.v1.WorkerService service. By
@@ -63,12 +70,20 @@ func NewWorkerServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		explainWorker: connect.NewClient[v1.ExplainWorkerRequest, v1.ExplainWorkerResponse](
+			httpClient,
+			baseURL+WorkerServiceExplainWorkerProcedure,
+			connect.WithSchema(workerServiceMethods.ByName("ExplainWorker")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // workerServiceClient implements WorkerServiceClient.
 type workerServiceClient struct {
-	listWorkers *connect.Client[v1.ListWorkersRequest, v1.ListWorkersResponse]
+	listWorkers   *connect.Client[v1.ListWorkersRequest, v1.ListWorkersResponse]
+	explainWorker *connect.Client[v1.ExplainWorkerRequest, v1.ExplainWorkerResponse]
 }
 
 // ListWorkers calls loadplane.v1.WorkerService.ListWorkers.
@@ -80,11 +95,24 @@ func (c *workerServiceClient) ListWorkers(ctx context.Context, req *v1.ListWorke
 	return nil, err
 }
 
+// ExplainWorker calls loadplane.v1.WorkerService.ExplainWorker.
+func (c *workerServiceClient) ExplainWorker(ctx context.Context, req *v1.ExplainWorkerRequest) (*v1.ExplainWorkerResponse, error) {
+	response, err := c.explainWorker.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // WorkerServiceHandler is an implementation of the loadplane.v1.WorkerService service.
 type WorkerServiceHandler interface {
 	// ListWorkers returns the discovered workers with what is known of the way
 	// to them.
 	ListWorkers(context.Context, *v1.ListWorkersRequest) (*v1.ListWorkersResponse, error)
+	// ExplainWorker returns all that is known of one worker and of the way to it:
+	// each check with its value, its limit and the verdict. NOT_FOUND where no
+	// worker has the id.
+	ExplainWorker(context.Context, *v1.ExplainWorkerRequest) (*v1.ExplainWorkerResponse, error)
 }
 
 // NewWorkerServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -101,10 +129,19 @@ func NewWorkerServiceHandler(svc WorkerServiceHandler, opts ...connect.HandlerOp
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	workerServiceExplainWorkerHandler := connect.NewUnaryHandlerSimple(
+		WorkerServiceExplainWorkerProcedure,
+		svc.ExplainWorker,
+		connect.WithSchema(workerServiceMethods.ByName("ExplainWorker")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/loadplane.v1.WorkerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case WorkerServiceListWorkersProcedure:
 			workerServiceListWorkersHandler.ServeHTTP(w, r)
+		case WorkerServiceExplainWorkerProcedure:
+			workerServiceExplainWorkerHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -116,4 +153,8 @@ type UnimplementedWorkerServiceHandler struct{}
 
 func (UnimplementedWorkerServiceHandler) ListWorkers(context.Context, *v1.ListWorkersRequest) (*v1.ListWorkersResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadplane.v1.WorkerService.ListWorkers is not implemented"))
+}
+
+func (UnimplementedWorkerServiceHandler) ExplainWorker(context.Context, *v1.ExplainWorkerRequest) (*v1.ExplainWorkerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadplane.v1.WorkerService.ExplainWorker is not implemented"))
 }
