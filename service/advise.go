@@ -52,7 +52,7 @@ func (s *Service) awaitWorkers(ctx context.Context) bool {
 
 func (s *Service) adviseInsecure() {
 	for _, l := range config.Listeners() {
-		if s.cfg.Insecure(l) {
+		if s.cfg.Insecure(l) && s.cfg.Address(l) != "" {
 			s.logger.Warn("listener is plaintext by --insecure-allow-plaintext; keep it behind a network policy", "listener", string(l))
 		}
 	}

@@ -1,6 +1,10 @@
 package service
 
 import (
+	"cmp"
+	"runtime"
+	"runtime/debug"
+
 	"github.com/loadplane/loadplane/service/config"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -11,7 +15,7 @@ type metrics struct {
 	draining prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, version string) *metrics {
 	m := &metrics{
 		insecure: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "loadplane_service_insecure_listener",
@@ -23,9 +27,30 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.insecure, m.draining)
+		reg.MustRegister(m.insecure, m.draining, buildInfo(version))
 	}
 	return m
+}
+
+// buildInfo says which program this is. What is not known is "unknown".
+func buildInfo(version string) prometheus.Collector {
+	revision := ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				revision = s.Value
+			}
+		}
+	}
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "loadplane_build_info",
+		Help: "1, with the version and revision of the program and the Go version that built it.",
+		ConstLabels: prometheus.Labels{
+			"version": cmp.Or(version, "unknown"), "revision": cmp.Or(revision, "unknown"), "goversion": runtime.Version(),
+		},
+	})
+	g.Set(1)
+	return g
 }
 
 // listener records how a listener is configured.

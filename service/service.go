@@ -17,11 +17,14 @@ import (
 	"time"
 
 	"github.com/loadplane/loadplane/api"
+	"github.com/loadplane/loadplane/api/series"
 	"github.com/loadplane/loadplane/ingest"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/service/access"
 	"github.com/loadplane/loadplane/service/config"
+	"github.com/loadplane/loadplane/service/scaler"
 	"github.com/loadplane/loadplane/store"
+	"github.com/loadplane/loadplane/store/journal"
 	"github.com/loadplane/loadplane/store/snapshot"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -43,8 +46,8 @@ type Options struct {
 type Service struct {
 	*parts
 	apiLn, ingestLn, opsLn net.Listener
-	// adminLn is nil without an admin socket.
-	adminLn net.Listener
+	// adminLn is nil without an admin socket, scalerLn without a Scaler.
+	adminLn, scalerLn net.Listener
 }
 
 // parts are what New wires before it binds anything.
@@ -57,6 +60,7 @@ type parts struct {
 	gatherer *prometheus.Registry
 
 	store      *store.Store
+	snapshots  *snapshot.Builder
 	registry   *registry.Registry
 	api        *api.API
 	ingest     *ingest.Server
@@ -65,6 +69,8 @@ type parts struct {
 	ingestPort atomic.Uint32
 	// adminServer is nil without an admin socket.
 	adminServer *http.Server
+	// scaler is nil where it has no address.
+	scaler *scaler.Server
 }
 
 // New validates cfg, reads the files it names, wires the parts and binds the
@@ -98,8 +104,8 @@ func build(cfg config.Config, opts Options) (*parts, error) {
 		p.logger = slog.Default()
 	}
 	p.gatherer.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	p.metrics = newMetrics(p.gatherer)
-	for _, wire := range []func(Options) error{p.wireAccess, p.wireStore, p.wireRegistry, p.wireIngest, p.wireAPI, p.wireAdmin} {
+	p.metrics = newMetrics(p.gatherer, opts.Version)
+	for _, wire := range []func(Options) error{p.wireAccess, p.wireStore, p.wireRegistry, p.wireIngest, p.wireAPI, p.wireScaler, p.wireAdmin} {
 		if err := wire(opts); err != nil {
 			return nil, err
 		}
@@ -130,7 +136,11 @@ func (p *parts) wireStore(opts Options) (err error) {
 		Registerer:     p.gatherer,
 		Logger:         p.logger,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	p.snapshots = snapshot.New(p.store)
+	return nil
 }
 
 func (p *parts) guard(l config.Listener) *access.Guard {
@@ -139,7 +149,7 @@ func (p *parts) guard(l config.Listener) *access.Guard {
 
 func (p *parts) wireAPI(opts Options) (err error) {
 	p.api, err = api.New(api.Options{
-		Snapshots:               snapshot.New(p.store),
+		Snapshots:               p.snapshots,
 		ServerID:                randomName(),
 		Heartbeat:               p.cfg.Heartbeat,
 		WriteTimeout:            p.cfg.WriteTimeout,
@@ -154,8 +164,12 @@ func (p *parts) wireAPI(opts Options) (err error) {
 	if err != nil {
 		return err
 	}
+	if p.cfg.MetricsWorkers > 0 {
+		p.gatherer.MustRegister(series.New(p.store, p.cfg.MetricsWorkers))
+	}
 	g := p.guard(config.API)
-	p.apiServer = api.NewHTTPServer(g.HTTP(g.SameOrigin(p.api.Handler())), p.httpTLS(config.API), p.logger)
+	guarded := p.api.Guarded(func(h http.Handler) http.Handler { return g.HTTP(g.SameOrigin(h)) })
+	p.apiServer = api.NewHTTPServer(guarded, p.httpTLS(config.API), p.logger)
 	p.opsServer = api.NewHTTPServer(p.opsHandler(), p.httpTLS(config.Ops), p.logger)
 	return nil
 }
@@ -196,6 +210,9 @@ func (s *Service) listenAll() (err error) {
 		return err
 	}
 	s.ingestPort.Store(uint32(bound(s.ingestLn).Port()))
+	if err := s.listenScaler(); err != nil {
+		return err
+	}
 	return s.listenAdmin()
 }
 
@@ -232,7 +249,7 @@ func bound(ln net.Listener) netip.AddrPort {
 
 // Close gives the listeners back. It is for a service that never ran.
 func (s *Service) Close() {
-	for _, ln := range []net.Listener{s.apiLn, s.ingestLn, s.opsLn, s.adminLn} {
+	for _, ln := range []net.Listener{s.apiLn, s.ingestLn, s.opsLn, s.scalerLn, s.adminLn} {
 		if ln != nil {
 			_ = ln.Close()
 		}
@@ -266,11 +283,15 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) components() []component {
 	all := []component{
 		{name: "committer", run: s.store.Run},
+		{name: "journal", run: journal.New(journal.Options{Store: s.store, Logger: s.logger}).Run},
 		serving("ops", s.opsServer, s.opsLn),
 		{name: "advice", run: s.advise},
 		{name: "registry", run: s.registry.Run},
 		{name: "ingest", run: func(ctx context.Context) error { return s.ingest.Run(ctx, s.ingestLn) }},
 		serving("api", s.apiServer, s.apiLn),
+	}
+	if s.scalerLn != nil {
+		all = append(all, component{name: "scaler", run: func(ctx context.Context) error { return s.scaler.Run(ctx, s.scalerLn) }})
 	}
 	if s.adminLn != nil {
 		all = append(all, serving("admin", s.adminServer, s.adminLn))
@@ -304,6 +325,9 @@ func (s *Service) announce() {
 		addr net.Addr
 	}{{config.API, s.apiLn.Addr()}, {config.Ingest, s.ingestLn.Addr()}, {config.Ops, s.opsLn.Addr()}} {
 		s.logger.Info("listening", "listener", string(l.name), "address", l.addr.String(), "tls", s.cfg.TLS(l.name))
+	}
+	if addr := s.ScalerAddr(); addr != nil {
+		s.logger.Info("listening", "listener", string(config.Scaler), "address", addr.String(), "tls", s.cfg.TLS(config.Scaler))
 	}
 	if s.adminLn != nil {
 		s.logger.Info("listening", "listener", "admin", "address", s.cfg.AdminSocket, "tls", false)

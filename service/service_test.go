@@ -89,7 +89,7 @@ func (p *plane) waitDone(limit time.Duration) error {
 
 func (p *plane) url(l config.Listener) string {
 	api, ingest, ops := p.Addrs()
-	addr := map[config.Listener]net.Addr{config.API: api, config.Ingest: ingest, config.Ops: ops}[l]
+	addr := map[config.Listener]net.Addr{config.API: api, config.Ingest: ingest, config.Ops: ops, config.Scaler: p.ScalerAddr()}[l]
 	if p.TLS(l) {
 		return "https://" + addr.String()
 	}
@@ -219,6 +219,11 @@ func TestServiceServesAndDrains(t *testing.T) {
 	if !strings.Contains(p.log.String(), `"shutting_down"`) {
 		t.Error("the report streams were not told why they end")
 	}
+	for _, line := range []string{`"msg":"worker found"`, `"msg":"worker heard"`} {
+		if n := strings.Count(p.log.String(), line); n != engines {
+			t.Errorf("%d lines %s of %d workers", n, line, engines)
+		}
+	}
 	requireOrder(t, p.log.String(), `"draining"`, `"component":"api"`, `"component":"ingest"`, `"component":"registry"`, `"component":"ops"`, `"component":"committer"`, `"msg":"stopped"`)
 }
 
@@ -286,7 +291,7 @@ func TestNewNamesTheFlagOfATakenPort(t *testing.T) {
 	defer func() { _ = taken.Close() }()
 	for _, l := range config.Listeners() {
 		cfg := testConfig()
-		*map[config.Listener]*string{config.API: &cfg.APIListen, config.Ingest: &cfg.IngestListen, config.Ops: &cfg.OpsListen}[l] = taken.Addr().String()
+		*map[config.Listener]*string{config.API: &cfg.APIListen, config.Ingest: &cfg.IngestListen, config.Ops: &cfg.OpsListen, config.Scaler: &cfg.ScalerListen}[l] = taken.Addr().String()
 		_, err := New(cfg, Options{Logger: testLogger(io.Discard)})
 		var config *config.Error
 		if !errors.As(err, &config) || !strings.Contains(err.Error(), "in use") || !strings.Contains(err.Error(), "--"+string(l)+"-listen") {
@@ -578,6 +583,7 @@ func TestTLSReloadAndVersions(t *testing.T) {
 	f := testcert.NewFiles(t, one, one)
 	cfg := testConfig()
 	cfg.TLSCert, cfg.TLSKey = f.Cert, f.Key
+	cfg.ScalerListen = "127.0.0.1:0"
 	p := startPlane(t, cfg)
 	try := func(l config.Listener, a *testcert.Authority, newest uint16) error {
 		u := strings.TrimPrefix(p.url(l), "https://")

@@ -18,6 +18,9 @@ type Config struct {
 	// OpsListen is the host:port of /metrics, /livez and /readyz. Port 0 takes
 	// a free one. Default 127.0.0.1:7402.
 	OpsListen string `koanf:"ops_listen"`
+	// ScalerListen is the host:port that autoscalers ask by KEDA's external
+	// scaler interface. Port 0 takes a free one. Empty, the default, is for none.
+	ScalerListen string `koanf:"scaler_listen"`
 
 	// WorkersFile is the path of a YAML worker list, read again when it
 	// changes. Empty for none, the default.
@@ -134,7 +137,7 @@ type Config struct {
 	TLSCert string `koanf:"tls_cert"`
 	// TLSKey belongs to TLSCert.
 	TLSKey string `koanf:"tls_key"`
-	// InsecureAllowPlaintext lists listeners (api, ingest, ops) that serve
+	// InsecureAllowPlaintext lists listeners (api, ingest, ops, scaler) that serve
 	// plaintext and may do so beyond loopback. Engines that push know no TLS:
 	// their ingest needs it. In the environment they are separated by commas.
 	// Default none.
@@ -168,6 +171,9 @@ type Config struct {
 	// MaxStreamsPerConnection bounds the watches and the report streams of one
 	// connection, 1 to 999. Default 256.
 	MaxStreamsPerConnection int `koanf:"max_streams_per_connection"`
+	// MetricsWorkers bounds the workers with series of their own on /metrics, and
+	// of their ranks, 0 to 1000. 0, the default, is for none.
+	MetricsWorkers int `koanf:"metrics_workers"`
 	// MemoryLimitMiB is the soft memory limit of the process in MiB, 64 to
 	// 16777216. 0, the default, leaves GOMEMLIMIT alone.
 	MemoryLimitMiB int `koanf:"memory_limit_mib"`

@@ -314,6 +314,8 @@ func TestValidate(t *testing.T) {
 		{"watchers", func(c *Config) { c.MaxWatchers = -1 }, "max_watchers"},
 		{"connections", func(c *Config) { c.MaxConnections = 0 }, "max_connections"},
 		{"streams", func(c *Config) { c.MaxStreamsPerConnection = 1000 }, "max_streams_per_connection"},
+		{"workers with series", func(c *Config) { c.MetricsWorkers = 1000 }, ""},
+		{"too many workers with series", func(c *Config) { c.MetricsWorkers = 1001 }, "metrics_workers: 1001 is not in 0 to 1000"},
 		{"memory too small", func(c *Config) { c.MemoryLimitMiB = 63 }, "memory_limit_mib"},
 		{"memory", func(c *Config) { c.MemoryLimitMiB = 64 }, ""},
 		{"identity", func(c *Config) { c.Identity = "none" }, `identity: "none" is not one of peer, origin`},
@@ -339,6 +341,9 @@ func TestValidate(t *testing.T) {
 		{"port out of range", func(c *Config) { c.IngestListen = "127.0.0.1:70000" }, "ingest_listen"},
 		{"named port", func(c *Config) { c.OpsListen = "127.0.0.1:http" }, "ops_listen"},
 		{"one address twice", func(c *Config) { c.OpsListen = c.APIListen }, "ops_listen"},
+		{"the scaler's address twice", func(c *Config) { c.ScalerListen = c.OpsListen }, "scaler_listen"},
+		{"scaler without a port", func(c *Config) { c.ScalerListen = "127.0.0.1" }, "scaler_listen"},
+		{"scaler insecure and off", func(c *Config) { c.InsecureAllowPlaintext = []string{"scaler"} }, ""},
 		{"port 0 twice", func(c *Config) { c.APIListen, c.OpsListen = "127.0.0.1:0", "127.0.0.1:0" }, ""},
 	}
 	for _, test := range tests {
@@ -392,7 +397,7 @@ func TestListenerMatrix(t *testing.T) {
 				for _, tls := range []bool{false, true} {
 					for _, insecure := range []bool{false, true} {
 						c := Default()
-						*map[Listener]*string{API: &c.APIListen, Ingest: &c.IngestListen, Ops: &c.OpsListen}[l] = h.host + ":7999"
+						*map[Listener]*string{API: &c.APIListen, Ingest: &c.IngestListen, Ops: &c.OpsListen, Scaler: &c.ScalerListen}[l] = h.host + ":7999"
 						a.set(&c)
 						if tls {
 							c.TLSCert, c.TLSKey = "c", "k"

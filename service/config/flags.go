@@ -26,6 +26,7 @@ func listenFlags(fs *pflag.FlagSet) {
 	fs.String("api-listen", d.APIListen, "host:port of the API; port 0 takes a free one")
 	fs.String("ingest-listen", d.IngestListen, "host:port that engines report to; port 0 takes a free one")
 	fs.String("ops-listen", d.OpsListen, "host:port of /metrics, /livez and /readyz; port 0 takes a free one")
+	fs.String("scaler-listen", d.ScalerListen, "host:port that KEDA asks as an external scaler, such as 127.0.0.1:7403; port 0 takes a free one")
 }
 
 func engineFlags(fs *pflag.FlagSet) {
@@ -78,7 +79,7 @@ func securityFlags(fs *pflag.FlagSet) {
 	fs.String("tls-cert", d.TLSCert, "PEM file with the certificate chain of the listeners")
 	fs.String("tls-key", d.TLSKey, "PEM file with the key of --tls-cert")
 	fs.StringSlice("insecure-allow-plaintext", d.InsecureAllowPlaintext,
-		"listeners (api,ingest,ops) that serve plaintext and may do so beyond loopback")
+		"listeners (api,ingest,ops,scaler) that serve plaintext and may do so beyond loopback")
 }
 
 func limitFlags(fs *pflag.FlagSet) {
@@ -92,5 +93,6 @@ func limitFlags(fs *pflag.FlagSet) {
 	fs.Int("max-connections-per-address", d.MaxConnectionsPerAddress, "most connections of each listener from one address, 1 to 1000000; not for loopback and --trusted-proxy")
 	fs.StringSlice("trusted-proxy", d.TrustedProxy, "addresses and CIDRs that the limits per address and of new streams do not hold for")
 	fs.Int("max-streams-per-connection", d.MaxStreamsPerConnection, "most watches or report streams of one connection, 1 to 999")
+	fs.Int("metrics-workers", d.MetricsWorkers, "most workers with series of their own, and of their ranks, on /metrics, up to 1000; 0 for none")
 	fs.Int("memory-limit-mib", d.MemoryLimitMiB, "soft memory limit in MiB, from 64; 0 leaves GOMEMLIMIT alone")
 }

@@ -24,7 +24,7 @@ func Errorf(format string, args ...any) *Error {
 	return &Error{Problems: []string{fmt.Errorf(format, args...).Error()}}
 }
 
-// Listener names one of the three listeners.
+// Listener names one of the listeners.
 type Listener string
 
 // The listeners.
@@ -32,18 +32,23 @@ const (
 	API    Listener = "api"
 	Ingest Listener = "ingest"
 	Ops    Listener = "ops"
+	// Scaler is there only where it has an address.
+	Scaler Listener = "scaler"
 )
 
 // Listeners returns all listeners, in the order in which they are bound.
-func Listeners() []Listener { return []Listener{API, Ingest, Ops} }
+func Listeners() []Listener { return []Listener{API, Ingest, Ops, Scaler} }
 
-// Address returns the host:port of a listener as it is configured.
+// Address returns the host:port of a listener as it is configured, empty for a
+// Scaler that is not wanted.
 func (c *Config) Address(l Listener) string {
 	switch l {
 	case API:
 		return c.APIListen
 	case Ingest:
 		return c.IngestListen
+	case Scaler:
+		return c.ScalerListen
 	default:
 		return c.OpsListen
 	}
@@ -74,7 +79,9 @@ func (c *Config) Validate() error {
 	p.reportAddress(c.ReportAddress)
 	p.security(c)
 	for _, l := range Listeners() {
-		p.listener(c, l)
+		if l != Scaler || c.ScalerListen != "" {
+			p.listener(c, l)
+		}
 	}
 	if len(p) == 0 {
 		return nil
@@ -129,6 +136,7 @@ func (p *problems) limits(c *Config) {
 	p.prefixes("trusted_proxy", c.TrustedProxy)
 	p.prefixes("egress_allow", c.EgressAllow)
 	p.count("max_streams_per_connection", c.MaxStreamsPerConnection, 1, 999)
+	p.count("metrics_workers", c.MetricsWorkers, 0, 1000)
 	if c.MemoryLimitMiB != 0 {
 		p.count("memory_limit_mib", c.MemoryLimitMiB, 64, 1<<24)
 	}
@@ -223,7 +231,7 @@ func (p *problems) security(c *Config) {
 		p.addf("client_ca", "client certificates need tls_cert and tls_key")
 	}
 	for _, name := range c.InsecureAllowPlaintext {
-		p.oneOf("insecure_allow_plaintext", name, "api", "ingest", "ops")
+		p.oneOf("insecure_allow_plaintext", name, "api", "ingest", "ops", "scaler")
 	}
 }
 
