@@ -63,6 +63,9 @@ var faultKinds = []FaultKind{
 	FaultNaN, FaultSlow, FaultDown, FaultIdle,
 }
 
+// FaultKinds returns all kinds of faults.
+func FaultKinds() []FaultKind { return slices.Clone(faultKinds) }
+
 // Fault is something that goes wrong at a time. It is a plain value.
 type Fault struct {
 	// Kind is what goes wrong.
@@ -145,7 +148,7 @@ func (f Fault) validate() error {
 	fail := func(fact string) error { return fmt.Errorf("sim: fault %q: %s", f, fact) }
 	switch {
 	case !slices.Contains(faultKinds, f.Kind):
-		return fmt.Errorf("sim: unknown fault %q", f.Kind)
+		return fmt.Errorf("sim: unknown fault %q; known are %s", f.Kind, named(faultKinds))
 	case f.Engine < AllEngines:
 		return fail("engine is negative")
 	case f.After < 0 || f.For < 0 || f.Every < 0:

@@ -31,7 +31,7 @@ func TestParseFault(t *testing.T) {
 func TestParseFaultRefuses(t *testing.T) {
 	tests := map[string]string{
 		"":                         `unknown fault ""`,
-		"explode":                  `unknown fault "explode"`,
+		"explode":                  `unknown fault "explode"; known are restart, rerank, freeze,`,
 		"Freeze":                   `unknown fault "Freeze"`,
 		"freeze:":                  `unknown key ""`,
 		"freeze:engin=1":           `unknown key "engin"`,

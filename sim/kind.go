@@ -61,18 +61,18 @@ func ParseKinds(words []string) ([]Kind, error) {
 	var kinds []Kind
 	for _, w := range words {
 		if !slices.Contains(Kinds(), Kind(w)) {
-			return nil, fmt.Errorf("sim: unknown kind %q; known are %s", w, kindList())
+			return nil, fmt.Errorf("sim: unknown kind %q; known are %s", w, named(Kinds()))
 		}
 		kinds = append(kinds, Kind(w))
 	}
 	return kinds, nil
 }
 
-// kindList names all kinds.
-func kindList() string {
-	var words []string
-	for _, k := range Kinds() {
-		words = append(words, string(k))
+// named names things by their words.
+func named[T ~string](things []T) string {
+	words := make([]string, len(things))
+	for i, t := range things {
+		words[i] = string(t)
 	}
 	return strings.Join(words, ", ")
 }

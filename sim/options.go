@@ -122,7 +122,7 @@ func (o Options) validate() error {
 	}
 	for _, k := range o.Kinds {
 		if !slices.Contains(Kinds(), k) {
-			return fmt.Errorf("sim: unknown kind %q; known are %s", k, kindList())
+			return fmt.Errorf("sim: unknown kind %q; known are %s", k, named(Kinds()))
 		}
 		if !k.listed() && o.Plane == nil {
 			return fmt.Errorf("sim: kind %q needs a plane to register at", k)

@@ -30,6 +30,6 @@ func (a *app) asks(cmd *cobra.Command, ask question, formats ...string) *cobra.C
 		return ask(c, cmd.Context(), remote.Screen{Writer: a.out, Columns: a.columns}, format)
 	}
 	f.Register(cmd.Flags())
-	out.Register(cmd.Flags(), formats...)
+	registerOutput(cmd, &out, formats...)
 	return cmd
 }

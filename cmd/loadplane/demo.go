@@ -35,19 +35,23 @@ sockets, until SIGINT or SIGTERM. All flags of serve work here too.`,
 			if err != nil {
 				return err
 			}
-			return a.demo(cmd.Context(), cfg, opts)
+			if err := cfg.Validate(); err != nil {
+				return err
+			}
+			return a.logging(cfg.LogLevel, cfg.LogFormat, func(l *slog.Logger) error {
+				opts.Logger = l
+				return a.demo(cmd.Context(), cfg, opts)
+			})
 		},
 	}
 	config.RegisterFlags(cmd.Flags())
 	f.register(cmd.Flags())
+	f.complete(cmd)
 	return cmd
 }
 
 func (a *app) demo(ctx context.Context, cfg config.Config, opts sim.Options) error {
-	if err := cfg.Validate(); err != nil {
-		return err
-	}
-	logger := a.newLogger(cfg.LogLevel, cfg.LogFormat)
+	logger := opts.Logger
 	limitMemory(cfg, logger)
 	opts.Logger = logger.With("part", "sim")
 	var s *service.Service
@@ -123,17 +127,28 @@ func demoText(s *service.Service, cfg config.Config, fleet string) string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "loadplane demo: %s", fleet)
-	fmt.Fprintf(&b, "  API      %s/\n", apiURL)
-	fmt.Fprintf(&b, "  ops      %s/metrics\n\n", opsURL)
+	fmt.Fprintf(&b, "  page     %s/\n", apiURL)
+	fmt.Fprintf(&b, "  metrics  %s/metrics\n\n", opsURL)
 	fmt.Fprintf(&b, "Paste one of these into another terminal:\n\n")
+	fmt.Fprintf(&b, "  bin/loadplane top%s\n", flags)
+	fmt.Fprintf(&b, "  bin/loadplane workers list%s\n", flags)
+	fmt.Fprintf(&b, "  bin/loadplane explain%s %s\n", flags, anyWorker(cfg))
+	fmt.Fprintf(&b, "  bin/loadplane watch%s\n", flags)
 	fmt.Fprintf(&b, "  %s %s/v1/load_monitor/snapshot\n", curl, apiURL)
 	fmt.Fprintf(&b, "  %s -N %s/v1/load_monitor/watch\n", curl, apiURL)
 	fmt.Fprintf(&b, "  %s %s/metrics\n", curl, opsURL)
-	fmt.Fprintf(&b, "  %s %s/readyz\n", curl, opsURL)
-	fmt.Fprintf(&b, "  bin/loadplane watch%s\n", flags)
-	fmt.Fprintf(&b, "  bin/loadplane snapshot%s\n\n", flags)
+	fmt.Fprintf(&b, "  %s %s/readyz\n\n", curl, opsURL)
 	fmt.Fprintf(&b, "Ctrl-C stops it.\n\n")
 	return b.String()
+}
+
+// anyWorker returns the address of a worker that is listed.
+func anyWorker(cfg config.Config) string {
+	if len(cfg.Worker) == 0 {
+		return "WORKER" // engines that register themselves
+	}
+	url, _, _ := strings.Cut(cfg.Worker[0], ",")
+	return strings.TrimPrefix(url, "http://")
 }
 
 // ingestURL is where the engines of this process reach the ingest listener.

@@ -22,7 +22,7 @@ func startDemo(t *testing.T, args ...string) (demo *command, api, ops string) {
 	demo = start(t, nil, args...)
 	text := demo.out.await(soon(t), t, func(s string) bool { return strings.Contains(s, "Ctrl-C") })
 	find := func(pattern string) string { return regexp.MustCompile(pattern).FindStringSubmatch(text)[1] }
-	return demo, find(`API +(http\S+)/`), find(`ops +(http\S+)/metrics`)
+	return demo, find(`page +(http\S+)/`), find(`metrics +(http\S+)/metrics`)
 }
 
 func TestDemoAndItsClients(t *testing.T) {
@@ -33,8 +33,9 @@ func TestDemoAndItsClients(t *testing.T) {
 		text := demo.out.String()
 		requireWidth(t, text)
 		for _, want := range []string{
-			"loadplane demo: 3 engines x 2 ranks\n\n  kinds    3 sglang\n  API", "curl -s " + api + "/v1/load_monitor/snapshot", "curl -s -N " + api + "/v1/load_monitor/watch",
+			"loadplane demo: 3 engines x 2 ranks\n\n  kinds    3 sglang\n  page", "curl -s " + api + "/v1/load_monitor/snapshot", "curl -s -N " + api + "/v1/load_monitor/watch",
 			"curl -s " + ops + "/metrics", "curl -s " + ops + "/readyz", "bin/loadplane watch --server " + api,
+			"bin/loadplane top --server " + api + "\n", "bin/loadplane workers list --server " + api, "bin/loadplane explain --server " + api + " 127.0.0.1:",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("it lacks %q:\n%s", want, text)

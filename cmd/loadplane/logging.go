@@ -4,23 +4,41 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/lmittmann/tint"
 	"github.com/loadplane/loadplane/cmd/loadplane/table"
+	"github.com/loadplane/loadplane/cmd/logqueue"
 )
 
-// maxLogValue bounds a text in a log line, bytes.
-const maxLogValue = 256
+// Bounds in a log line, bytes: of a text, and of the stack of a panic.
+const (
+	maxLogValue = 256
+	maxLogStack = 4096
+)
 
-// newLogger returns the logger that --log-level and --log-format ask for.
-func (a *app) newLogger(level, format string) *slog.Logger {
+// stackKey is the key of the stack of a panic.
+const stackKey = "stack"
+
+// logging runs a command with a logger that never waits for the reader of the
+// log: a pipe that is full must not hold up the plane, nor its end.
+func (a *app) logging(level, format string, command func(*slog.Logger) error) error {
+	lost := func(lines uint64) {
+		a.newLogger(a.err, level, format).Warn("log lines dropped, since nobody read them in time", "lines", lines)
+	}
+	return logqueue.Through(a.err, lost, func(w io.Writer) error { return command(a.newLogger(w, level, format)) })
+}
+
+// newLogger returns the logger that --log-level and --log-format ask for, which
+// writes to w.
+func (a *app) newLogger(w io.Writer, level, format string) *slog.Logger {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		l = slog.LevelInfo
 	}
 	text := format == "text" || format == "auto" && a.terminal
-	return slog.New(newHandler(a.err, l, text, a.terminal))
+	return slog.New(newHandler(w, l, text, a.terminal))
 }
 
 func newHandler(w io.Writer, level slog.Level, text, color bool) slog.Handler {
@@ -38,16 +56,23 @@ func boundAttr(groups []string, attr slog.Attr) slog.Attr {
 		return attr
 	}
 	switch v := attr.Value.Any().(type) {
+	case nil, bool, int64, uint64, float64, time.Time:
+		return attr
 	case string:
+		if attr.Key == stackKey {
+			return slog.String(attr.Key, stackText(v))
+		}
 		return slog.String(attr.Key, logText(v))
-	case error:
-		return slog.String(attr.Key, logText(v.Error()))
 	case time.Duration:
 		return slog.String(attr.Key, v.String())
-	case fmt.Stringer:
-		return slog.String(attr.Key, logText(v.String()))
+	default: // Errors, addresses, lists.
+		return slog.String(attr.Key, logText(fmt.Sprint(v)))
 	}
-	return attr
+}
+
+// stackText makes one line of a stack.
+func stackText(s string) string {
+	return table.Printable(strings.NewReplacer("\n\t", " ", "\n", "; ").Replace(s), maxLogStack)
 }
 
 func logText(s string) string { return table.Printable(redactURL(s), maxLogValue) }

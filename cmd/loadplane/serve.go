@@ -26,18 +26,17 @@ file.`,
 			if err != nil {
 				return err
 			}
-			return a.serve(cmd.Context(), cfg)
+			if err := cfg.Validate(); err != nil {
+				return err
+			}
+			return a.logging(cfg.LogLevel, cfg.LogFormat, func(l *slog.Logger) error { return runPlane(cmd.Context(), cfg, l) })
 		},
 	}
 	config.RegisterFlags(cmd.Flags())
 	return cmd
 }
 
-func (a *app) serve(ctx context.Context, cfg config.Config) error {
-	if err := cfg.Validate(); err != nil {
-		return err
-	}
-	logger := a.newLogger(cfg.LogLevel, cfg.LogFormat)
+func runPlane(ctx context.Context, cfg config.Config, logger *slog.Logger) error {
 	limitMemory(cfg, logger)
 	if !cfg.Discovers() {
 		logger.Warn("no worker is configured, and none may register itself; set --worker, --workers-file, --dns, --kubernetes, --admin-socket or --registration")

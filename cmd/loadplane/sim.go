@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 
+	"github.com/loadplane/loadplane/cmd/loadplane/usage"
+	"github.com/loadplane/loadplane/cmd/loadplane/workerslist"
 	"github.com/loadplane/loadplane/sim"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"go.yaml.in/yaml/v3"
 )
 
 // fleetFlags describe a fleet of simulated engines.
@@ -29,7 +28,7 @@ func (f *fleetFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&f.engines, "engines", 8, "simulated engines, 1 to 10000; 11, with every kind, where only --mixed is given")
 	fs.IntVar(&f.ranks, "ranks", 4, "DP ranks of an engine, 1 to 4096")
 	fs.StringSliceVar(&f.kinds, "kinds", nil,
-		"kinds of engines, given in turn: "+kindWords()+"; default: sglang, or all with --mixed")
+		"kinds of engines, given in turn: "+strings.Join(usage.Words(sim.Kinds()), ", ")+"; default: sglang, or all with --mixed")
 	fs.BoolVar(&f.mixed, "mixed", false, "prefill and decode engines beside plain ones, and engines of all kinds and dialects")
 	fs.BoolVar(&f.idle, "idle-load", false, "make up no load: only requests that are sent to the engines count")
 	fs.Uint64Var(&f.seed, "seed", 1, "makes the load repeatable")
@@ -37,13 +36,10 @@ func (f *fleetFlags) register(fs *pflag.FlagSet) {
 		"what goes wrong, as KIND[:engine=N,after=10s,for=5s,every=1m]; repeatable. Kinds: restart, rerank (with ranks=N), freeze, silent, fail, zero_capacity, nan, slow, down, idle")
 }
 
-// kindWords names all kinds.
-func kindWords() string {
-	var words []string
-	for _, k := range sim.Kinds() {
-		words = append(words, string(k))
-	}
-	return strings.Join(words, ", ")
+// complete adds the words that the flags take to the completion.
+func (f *fleetFlags) complete(cmd *cobra.Command) {
+	usage.Complete(cmd, "kinds", usage.Words(sim.Kinds()))
+	usage.Complete(cmd, "fault", usage.Words(sim.FaultKinds()))
 }
 
 // options returns the options of a fleet. A count of 0 stands for a default
@@ -97,6 +93,7 @@ the plane that --plane names.`,
 	}
 	fs := cmd.Flags()
 	f.register(fs)
+	f.complete(cmd)
 	fs.StringVar(&f.listen, "listen", "127.0.0.1", "host to listen on")
 	fs.IntVar(&f.basePort, "base-port", 0, "port of the first engine; 0 takes free ones")
 	fs.StringVar(&f.plane, "plane", "", "base URL of the ingest listener that native engines register at, such as http://127.0.0.1:7401")
@@ -112,7 +109,7 @@ func (a *app) sim(ctx context.Context, f simFlags) error {
 		return err
 	}
 	opts.Listen, opts.BasePort = f.listen, f.basePort
-	opts.Logger = a.newLogger(f.logLevel, f.logFormat)
+	opts.Logger = a.newLogger(a.err, f.logLevel, f.logFormat)
 	if opts.Plane, err = planeAt(f.plane); err != nil {
 		return err
 	}
@@ -120,7 +117,7 @@ func (a *app) sim(ctx context.Context, f simFlags) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if err := a.announceFleet(fleet, f.write); err != nil {
+	if err := workerslist.Announce(a.out, fleet, f.write); err != nil {
 		discard(fleet)
 		return err
 	}
@@ -144,76 +141,4 @@ func discard(fleet *sim.Fleet) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = fleet.Run(ctx)
-}
-
-func (a *app) announceFleet(fleet *sim.Fleet, path string) error {
-	list, err := workersYAML(fleet)
-	if err != nil {
-		return err
-	}
-	if path == "" {
-		_, err := a.out.Write(list)
-		return err
-	}
-	if err := replaceFile(path, list); err != nil {
-		return fmt.Errorf("--write-workers: %w", err)
-	}
-	for _, engine := range fleet.URLs() {
-		fmt.Fprintln(a.out, engine)
-	}
-	fmt.Fprintf(a.out, "\nserve them with: bin/loadplane serve --workers-file %s\n", path)
-	return nil
-}
-
-// listedWorker is an item of a workers file.
-type listedWorker struct {
-	URL   string `yaml:"url"`
-	Role  string `yaml:"role,omitempty"`
-	Model string `yaml:"model,omitempty"`
-	Zone  string `yaml:"zone,omitempty"`
-}
-
-// workersYAML lists the workers of a fleet, and in comments the engines that
-// are not to be listed.
-func workersYAML(fleet *sim.Fleet) ([]byte, error) {
-	list := struct {
-		Workers []listedWorker `yaml:"workers"`
-	}{}
-	for _, w := range fleet.Workers() {
-		list.Workers = append(list.Workers, listedWorker{w.URL, w.NamedRole(), w.Model, w.Zone})
-	}
-	var b strings.Builder
-	enc := yaml.NewEncoder(&b)
-	enc.SetIndent(2)
-	err := enc.Encode(list)
-	for _, e := range fleet.Engines() {
-		if w := e.Info(); w.Kind == sim.KindNative {
-			fmt.Fprintf(&b, "# %s registers itself\n", w.URL)
-		}
-	}
-	return []byte(b.String()), err
-}
-
-// replaceFile writes a file so that no reader sees a part of it.
-func replaceFile(path string, content []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".loadplane-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // It is gone after the rename.
-	if err := writeAll(tmp, content); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
-}
-
-func writeAll(f *os.File, content []byte) error {
-	_, err := f.Write(content)
-	if chmod := f.Chmod(0o644); err == nil {
-		err = chmod
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	return err
 }

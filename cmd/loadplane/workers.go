@@ -6,6 +6,7 @@ import (
 
 	"github.com/loadplane/loadplane/cmd/loadplane/operate"
 	"github.com/loadplane/loadplane/cmd/loadplane/remote"
+	"github.com/loadplane/loadplane/cmd/loadplane/usage"
 	"github.com/spf13/cobra"
 )
 
@@ -13,7 +14,7 @@ func (a *app) workersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "workers",
 		Short: "What the plane knows of the way to each worker, and changes of its list",
-		Args:  cobra.NoArgs,
+		Args:  usage.Group,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("workers wants a command: list, add, remove or drain")
 		},
@@ -65,7 +66,7 @@ that is undone, no source lists the worker any more, or the plane ends.`,
 // orders completes a command that changes one worker by an admin socket.
 func (a *app) orders(cmd *cobra.Command, do func(o *operate.Operator, ctx context.Context, w io.Writer, worker string) error) *cobra.Command {
 	var f operate.SocketFlags
-	cmd.Args = cobra.ExactArgs(1)
+	cmd.Args = usage.One
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o, err := f.Connect(a.environ)
 		if err != nil {

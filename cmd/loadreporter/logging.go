@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"time"
@@ -9,22 +10,39 @@ import (
 	"unicode/utf8"
 
 	"github.com/lmittmann/tint"
+	"github.com/loadplane/loadplane/cmd/logqueue"
 )
 
-// Bounds of texts, bytes: a value in a log line, and an error at the end.
+// stackKey is the key of the stack of a panic in a log line.
+const stackKey = "stack"
+
+// Bounds of texts, bytes: a value in a log line, the stack of a panic there, and
+// an error at the end.
 const (
 	maxLogValue  = 256
+	maxLogStack  = 4096
 	maxErrorText = 1024
 )
 
-// newLogger returns the logger that --log-level and --log-format ask for.
-func (a *app) newLogger(level slog.Level, format string) *slog.Logger {
+// logging runs a command with a logger that never waits for the reader of the
+// log.
+func (a *app) logging(c *config, command func(*slog.Logger) error) error {
+	lost := func(lines uint64) {
+		a.newLogger(a.err, c).Warn("log lines dropped, since nobody read them in time", "lines", lines)
+	}
+	return logqueue.Through(a.err, lost, func(w io.Writer) error { return command(a.newLogger(w, c)) })
+}
+
+// newLogger returns the logger that --log-level and --log-format ask for, which
+// writes to w.
+func (a *app) newLogger(w io.Writer, c *config) *slog.Logger {
+	level, format := c.level, c.logFormat
 	if format == "text" || format == "auto" && a.terminal {
-		return slog.New(tint.NewTextHandler(a.err, &tint.Options{
+		return slog.New(tint.NewTextHandler(w, &tint.Options{
 			Level: level, ReplaceAttr: boundAttr, NoColor: !a.terminal, TimeFormat: "15:04:05.000",
 		}))
 	}
-	return slog.New(slog.NewJSONHandler(a.err, &slog.HandlerOptions{Level: level, ReplaceAttr: boundAttr}))
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: boundAttr}))
 }
 
 // boundAttr keeps values from outside short and printable.
@@ -33,16 +51,23 @@ func boundAttr(groups []string, attr slog.Attr) slog.Attr {
 		return attr
 	}
 	switch v := attr.Value.Any().(type) {
+	case nil, bool, int64, uint64, float64, time.Time:
+		return attr
 	case string:
+		if attr.Key == stackKey {
+			return slog.String(attr.Key, stackText(v))
+		}
 		return slog.String(attr.Key, printable(v, maxLogValue))
-	case error:
-		return slog.String(attr.Key, printable(v.Error(), maxLogValue))
 	case time.Duration:
 		return slog.String(attr.Key, v.String())
-	case fmt.Stringer:
-		return slog.String(attr.Key, printable(v.String(), maxLogValue))
+	default: // Errors, addresses, lists.
+		return slog.String(attr.Key, printable(fmt.Sprint(v), maxLogValue))
 	}
-	return attr
+}
+
+// stackText makes one line of a stack.
+func stackText(s string) string {
+	return printable(strings.NewReplacer("\n\t", " ", "\n", "; ").Replace(s), maxLogStack)
 }
 
 // printable returns s without characters that a terminal or a reader may take

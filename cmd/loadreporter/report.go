@@ -25,8 +25,8 @@ import (
 )
 
 // report does the work until ctx ends.
-func (a *app) report(ctx context.Context, c *config) error {
-	p := &parts{config: c, logger: a.newLogger(c.level, c.logFormat), registry: prometheus.NewRegistry()}
+func report(ctx context.Context, c *config, logger *slog.Logger) error {
+	p := &parts{config: c, logger: logger, registry: prometheus.NewRegistry()}
 	p.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	seat, err := p.seat()
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"runtime/debug"
 	"strings"
 
@@ -75,7 +76,7 @@ and reports. The others forward to it and take over when it is gone.`,
 			if err != nil {
 				return usageError{err}
 			}
-			return a.report(cmd.Context(), c)
+			return a.logging(c, func(l *slog.Logger) error { return report(cmd.Context(), c, l) })
 		},
 	}
 	root.SetOut(a.out)

@@ -248,7 +248,7 @@ func TestHostileTextStaysInItsLine(t *testing.T) {
 	if err := JSON(&b, hostile()); err != nil || strings.ContainsAny(b.String(), "\x1b\r\u202e") || !json.Valid(b.Bytes()) {
 		t.Errorf("error %v, or control characters pass in JSON", err)
 	}
-	var doc document
+	var doc reportDoc
 	if err := json.Unmarshal(b.Bytes(), &doc); err != nil || doc.Why != hostile().Why || len(doc.Ranks) != 4096 {
 		t.Errorf("error %v, or JSON loses something", err)
 	}

@@ -2,18 +2,15 @@ package inspect
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
-	"strings"
-	"unicode"
-	"unicode/utf16"
 
+	"github.com/loadplane/loadplane/cmd/loadplane/document"
 	"github.com/loadplane/loadplane/ingest/probe"
 	"github.com/loadplane/loadplane/store"
 )
 
-// document is a report in JSON. What is unknown is left out.
-type document struct {
+// reportDoc is a report in JSON. What is unknown is left out.
+type reportDoc struct {
 	URL      string           `json:"url"`
 	Dialect  string           `json:"dialect,omitempty"`
 	Why      string           `json:"why"`
@@ -75,7 +72,7 @@ type fieldDoc struct {
 // JSON writes a report as one indented JSON object. Unknown values are left
 // out. Characters that a terminal may take for something else are escaped.
 func JSON(w io.Writer, r *probe.Report) error {
-	d := document{
+	d := reportDoc{
 		URL: r.URL, Why: r.Why, Complete: r.Complete, Unknown: names(r.Unknown),
 		Engine: engineDoc{
 			Family: r.Facts.Family, Version: r.Facts.Version, Models: r.Facts.Models,
@@ -106,28 +103,12 @@ func JSON(w io.Writer, r *probe.Report) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(w, escaped(string(b))+"\n")
+	_, err = io.WriteString(w, document.EscapeJSON(string(b))+"\n")
 	return err
 }
 
-// escaped writes what is not printable as JSON can write every character. Such
-// characters stand in strings only.
-func escaped(doc string) string {
-	var b strings.Builder
-	for _, r := range doc {
-		if r == '\n' || unicode.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
-		for _, unit := range utf16.AppendRune(nil, r) {
-			fmt.Fprintf(&b, `\u%04x`, unit)
-		}
-	}
-	return b.String()
-}
-
 // read adds what the load page says.
-func (d *document) read(r *probe.Report) {
+func (d *reportDoc) read(r *probe.Report) {
 	if r.Reading == nil {
 		return
 	}

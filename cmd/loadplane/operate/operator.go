@@ -24,6 +24,12 @@ type SocketFlags struct {
 func (f *SocketFlags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.path, "socket", "", "path of the plane's admin socket; default: LOADPLANE_ADMIN_SOCKET, or admin_socket of LOADPLANE_CONFIG")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "bound of the request")
+	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "admin-socket" { // as serve calls it
+			name = "socket"
+		}
+		return pflag.NormalizedName(name)
+	})
 }
 
 // Operator changes the workers of a running plane. It is immutable and safe for
@@ -49,7 +55,7 @@ func (f SocketFlags) Connect(environ []string) (*Operator, error) {
 		path = cfg.AdminSocket
 	}
 	if path == "" {
-		return nil, remote.Usagef("no admin socket is named; give --socket PATH or LOADPLANE_ADMIN_SOCKET, as serve has it in --admin-socket")
+		return nil, remote.Usagef("no admin socket is named; give --socket PATH or LOADPLANE_ADMIN_SOCKET=PATH, with the path of the plane: loadplane serve --admin-socket PATH")
 	}
 	return &Operator{admin.NewClient(path), f.timeout}, nil
 }

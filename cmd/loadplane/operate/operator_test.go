@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/loadplane/loadplane/service/admin"
+	"github.com/spf13/pflag"
 )
 
 // desk answers each request with its path and an id, or refuses.
@@ -76,6 +77,18 @@ func TestOperatorWritesWhatBecameOfIt(t *testing.T) {
 		}
 		if text += b.String(); !strings.HasPrefix(text, c.want) {
 			t.Errorf("%q, want %q", text, c.want)
+		}
+	}
+}
+
+// TestSocketMayBeCalledAsServeCallsIt: who copies the flag of serve is served.
+func TestSocketMayBeCalledAsServeCallsIt(t *testing.T) {
+	for _, name := range []string{"--socket", "--admin-socket"} {
+		var f SocketFlags
+		fs := pflag.NewFlagSet("add", pflag.ContinueOnError)
+		f.Register(fs)
+		if err := fs.Parse([]string{name, "/there"}); err != nil || f.path != "/there" {
+			t.Errorf("%s: path %q, error %v", name, f.path, err)
 		}
 	}
 }

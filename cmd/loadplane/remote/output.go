@@ -1,17 +1,12 @@
 package remote
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
-	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 )
 
 // maxText bounds a text from outside in a line, bytes.
@@ -43,66 +38,6 @@ func (o *Output) Format() (string, error) {
 		return "", Usagef("--output: %q is not one of %s", o.value, strings.Join(o.allowed, ", "))
 	}
 	return o.value, nil
-}
-
-// compactJSON returns m as one line.
-func compactJSON(m proto.Message) ([]byte, error) {
-	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	// protojson varies its spaces on purpose.
-	var out bytes.Buffer
-	err = json.Compact(&out, b)
-	return out.Bytes(), err
-}
-
-// writeMessage writes m as indented JSON or as YAML.
-func writeMessage(w io.Writer, m proto.Message, format string) error {
-	b, err := compactJSON(m)
-	if err != nil {
-		return err
-	}
-	var out bytes.Buffer
-	if format == "yaml" {
-		err = jsonToYAML(&out, b)
-	} else {
-		err = json.Indent(&out, b, "", "  ")
-		out.WriteByte('\n')
-	}
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(out.Bytes())
-	return err
-}
-
-// jsonToYAML keeps the order of the keys. JSON is YAML in flow style.
-func jsonToYAML(w io.Writer, b []byte) error {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(b, &doc); err != nil {
-		return err
-	}
-	blockStyle(&doc)
-	enc := yaml.NewEncoder(w)
-	enc.SetIndent(2)
-	if err := enc.Encode(&doc); err != nil {
-		return err
-	}
-	return enc.Close()
-}
-
-func blockStyle(n *yaml.Node) {
-	switch n.Kind {
-	case yaml.MappingNode, yaml.SequenceNode:
-		n.Style = 0
-		for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
-			n.Content[i].Style = 0
-		}
-	}
-	for _, c := range n.Content {
-		blockStyle(c)
-	}
 }
 
 // optional shows a number, or a dash where it is unknown.

@@ -195,6 +195,45 @@ func TestFollowerSaysWhatChanged(t *testing.T) {
 	}
 }
 
+// TestWatchFormats has one event in each format.
+func TestWatchFormats(t *testing.T) {
+	for format, want := range map[string]string{
+		"wide": "fresh=1 missing=1 changed=2 warming http://", "json": `"workerId":"evil\u001b[31m\n\u202e"`, "yaml": `workerId: "evil\e[31m\n\U0000202e"`,
+	} {
+		var b bytes.Buffer
+		f := follower{out: &b, format: format}
+		m := extreme()
+		m.Cursor.Lineage = "l"
+		m.GetFull().Workers[0].Freshness = pb.Freshness_FRESHNESS_FRESH
+		for range 2 {
+			if err := f.take(m, time.Now()); err != nil {
+				t.Fatal(format, err)
+			}
+		}
+		got := b.String()
+		if !strings.Contains(got, want) || strings.ContainsAny(got, "\x1b\u202e") {
+			t.Errorf("%s: %q, want %q", format, got, want)
+		}
+		if lines, docs := strings.Count(got, "\n"), strings.Count(got, "---\n"); format != "yaml" && lines != 2 || format == "yaml" && docs != 2 {
+			t.Errorf("%s: %d lines, %d documents", format, lines, docs)
+		}
+	}
+}
+
+// TestWideLineNamesSome names no more workers than a line can do with.
+func TestWideLineNamesSome(t *testing.T) {
+	f := follower{format: "wide"}
+	var many []*pb.Worker
+	for range 10 {
+		many = append(many, &pb.Worker{WorkerId: "a"})
+	}
+	f.name(many)
+	f.name(many)
+	if len(f.named) != maxNamed {
+		t.Errorf("%d are named", len(f.named))
+	}
+}
+
 func TestWatchLineIsNarrow(t *testing.T) {
 	var f follower
 	m := extreme()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/loadplane/loadplane/cmd/loadplane/document"
 	"github.com/loadplane/loadplane/cmd/loadplane/table"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 )
@@ -20,7 +21,7 @@ func (c *Client) Snapshot(ctx context.Context, w Screen, format string) error {
 		return c.explain(err)
 	}
 	if format == "json" || format == "yaml" {
-		return writeMessage(w, answer, format)
+		return document.Write(w, answer, format)
 	}
 	s := answer.GetSnapshot()
 	if _, err := fmt.Fprintln(w, headline(s)); err != nil {

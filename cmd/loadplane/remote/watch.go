@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/loadplane/loadplane/client"
+	"github.com/loadplane/loadplane/cmd/loadplane/document"
 	"github.com/loadplane/loadplane/cmd/loadplane/table"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 )
@@ -17,15 +19,19 @@ import (
 // lineWidth is the most that a line of a watch takes, columns.
 const lineWidth = 80
 
+// maxNamed bounds the workers that a wide line names.
+const maxNamed = 16
+
 // Watch writes a line for every event of a watch, in one of the formats table
-// and json. It returns nil when ctx ended it, else why it ended.
+// and wide, or each message, as a line of json or a document of yaml. It returns
+// nil when ctx ended it, else why it ended.
 func (c *Client) Watch(ctx context.Context, w Screen, format string) error {
 	stream, err := c.snapshots.WatchSnapshots(ctx, &pb.WatchSnapshotsRequest{ClientId: "loadplane watch"})
 	if err != nil {
 		return c.watchEnd(ctx, "", err)
 	}
 	defer func() { _ = stream.Close() }()
-	f := follower{out: w, json: format == "json"}
+	f := follower{out: w, format: format}
 	reason := ""
 	for stream.Receive() {
 		m := stream.Msg()
@@ -58,23 +64,19 @@ func (c *Client) watchEnd(ctx context.Context, reason string, err error) error {
 // for one goroutine.
 type follower struct {
 	out     io.Writer
-	json    bool
+	format  string
 	replica client.Replica
 	// changed and removed count the workers of an event that is not whole yet.
 	changed, removed int
+	// named are those that a wide line names.
+	named []string
 }
 
 // take writes a line for m: as JSON for every message, else once its event is
 // whole. It fails where m does not continue what was shown.
 func (f *follower) take(m *pb.WatchSnapshotsResponse, at time.Time) error {
-	if f.json {
-		line, err := compactJSON(m)
-		if err != nil {
-			return err
-		}
-		if _, err := f.out.Write(append(line, '\n')); err != nil {
-			return err
-		}
+	if err := f.message(m); err != nil {
+		return err
 	}
 	view, err := f.replica.Apply(m, at)
 	if err != nil {
@@ -82,16 +84,46 @@ func (f *follower) take(m *pb.WatchSnapshotsResponse, at time.Time) error {
 	}
 	f.changed += len(m.GetFull().GetWorkers()) + len(m.GetDelta().GetWorkers())
 	f.removed += len(m.GetDelta().GetRemoved())
+	f.name(m.GetFull().GetWorkers())
+	f.name(m.GetDelta().GetWorkers())
 	if !lastChunk(m) {
 		return nil
 	}
 	line := f.line(view, m)
-	f.changed, f.removed = 0, 0
-	if f.json {
+	f.changed, f.removed, f.named = 0, 0, nil
+	if f.forPrograms() {
 		return nil
 	}
 	_, err = fmt.Fprintln(f.out, line)
 	return err
+}
+
+func (f *follower) forPrograms() bool { return f.format == "json" || f.format == "yaml" }
+
+// message writes m itself where programs read it.
+func (f *follower) message(m *pb.WatchSnapshotsResponse) error {
+	switch f.format {
+	case "yaml":
+		if _, err := io.WriteString(f.out, "---\n"); err != nil {
+			return err
+		}
+		return document.Write(f.out, m, "yaml")
+	case "json":
+		line, err := document.Line(m)
+		if err != nil {
+			return err
+		}
+		_, err = f.out.Write(append(line, '\n'))
+		return err
+	}
+	return nil
+}
+
+// name keeps the ids of changed workers for a wide line.
+func (f *follower) name(workers []*pb.Worker) {
+	for _, w := range workers[:min(len(workers), max(0, maxNamed-len(f.named)))] {
+		f.named = append(f.named, table.Printable(w.GetWorkerId(), maxText))
+	}
 }
 
 func lastChunk(m *pb.WatchSnapshotsResponse) bool {
@@ -109,6 +141,9 @@ func (f *follower) line(v *client.View, m *pb.WatchSnapshotsResponse) string {
 	}
 	if v.Warming() {
 		line += " warming"
+	}
+	if f.format == "wide" {
+		return strings.TrimRight(line+" "+strings.Join(f.named, " "), " ")
 	}
 	if runes := []rune(line); len(runes) > lineWidth {
 		return string(runes[:lineWidth-1]) + "…"

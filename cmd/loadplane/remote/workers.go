@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/loadplane/loadplane/cmd/loadplane/document"
 	"github.com/loadplane/loadplane/cmd/loadplane/table"
 	pb "github.com/loadplane/loadplane/proto/loadplane/v1"
 )
@@ -15,16 +16,25 @@ import (
 // Workers writes what is known of the way to each worker, in one of the
 // formats table, wide, json and yaml.
 func (c *Client) Workers(ctx context.Context, s Screen, format string) error {
+	answer, err := c.List(ctx)
+	if err != nil {
+		return err
+	}
+	if format == "json" || format == "yaml" {
+		return document.Write(s, answer, format)
+	}
+	return writeWorkers(s, answer, format == "wide")
+}
+
+// List returns what is known of the way to each worker.
+func (c *Client) List(ctx context.Context) (*pb.ListWorkersResponse, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	answer, err := c.workers.ListWorkers(ctx, &pb.ListWorkersRequest{})
 	if err != nil {
-		return c.explain(err)
+		return nil, c.explain(err)
 	}
-	if format == "json" || format == "yaml" {
-		return writeMessage(s, answer, format)
-	}
-	return writeWorkers(s, answer, format == "wide")
+	return answer, nil
 }
 
 // writeWorkers writes a table and what is to be said below it.
