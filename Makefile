@@ -57,8 +57,8 @@ FULL_SIZE := TestBug55RandomChangesEndOnOneDigest|TestDeltasAddUpToTheFull|TestL
 .PHONY: test
 test: ## Run all tests, under the race detector where there is a cc
 	@[ -n '$(RACE)' ] || echo 'test: no C compiler, so no race detector' >&2
-	@go test $(RACE) $(if $(RACE),-cpu 1) $(BUBBLES)
-	@go test $(RACE) $(OTHERS)
+	@go test -timeout 20m $(RACE) $(if $(RACE),-cpu 1) $(BUBBLES)
+	@go test -timeout 20m $(RACE) $(OTHERS)
 	[ -z '$(RACE)' ] || go test -v -run '^($(FULL_SIZE))$$' ./api ./e2e ./e2e/soak |
 		awk '/^(ok|FAIL|---)/ { print } /^--- PASS/ { n++ } END { exit n != 5 }'
 
@@ -66,13 +66,50 @@ test: ## Run all tests, under the race detector where there is a cc
 KUBE = $(shell go -C e2e/kube list -m -f '{{.Version}}' k8s.io/kubernetes)
 
 # An API server with etcd, in a module of its own: its first build takes minutes.
-.PHONY: test-kube
-test-kube: build ## Run the tests of discovery on a real kube-apiserver
+.PHONY: kube-apiserver
+kube-apiserver:
 	@start=$$SECONDS
 	CGO_ENABLED=0 go -C e2e/kube build -trimpath -buildvcs=false -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBE)' -o ../../bin/kube-apiserver ./cmd/apiserver
 	echo "test-kube: API server $(KUBE) built in $$((SECONDS - start)) s"
-	go build $(RACE) -buildvcs=false -o bin/kubelist ./e2e/kubelist
-	go -C e2e/kube test $(RACE) -count=1 -timeout 20m -v .
+
+# What is tested runs under the race detector; the tests only look on, and share
+# the packages that were compiled for the API server.
+.PHONY: test-kube
+test-kube: build kube-apiserver ## Run the tests of discovery on a real kube-apiserver
+	@go build $(RACE) -buildvcs=false -o bin/kubelist ./e2e/kubelist
+	CGO_ENABLED=0 go -C e2e/kube test -count=1 -timeout 20m -v .
+
+.PHONY: tools
+tools: ## Build what the other targets need, which takes minutes once
+	@$(BUF) --version >/dev/null
+	$(LINT) version >/dev/null
+	for tool in protoc-gen-go protoc-gen-go-grpc protoc-gen-connect-go; do
+		go tool -modfile=tools/gen/go.mod -n "$$tool" >/dev/null
+	done
+	$(MAKE) --no-print-directory kube-apiserver
+
+.PHONY: test-keda
+test-keda: build ## Run the tests of the scaler with KEDA's own client
+	@go -C e2e/keda test $(RACE) -count=1 -v .
+
+# The page is built from web/ and committed, so that nobody needs npm to build
+# the programs.
+.PHONY: web
+web: ## Rebuild the page from web/
+	@npm ci --prefix web --no-audit --no-fund --silent
+	npm run --prefix web --silent build
+
+.PHONY: check-web
+check-web: ## Check the source of the page, and that the committed one is built from it
+	@npm run --prefix web --silent check
+	npm run --prefix web --silent test
+	tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT
+	npm run --prefix web --silent build -- "$$tmp"
+	if ! diff -r "$$tmp" api/page/static; then
+		echo 'check-web: api/page/static is not built from web/; run "make web"' >&2
+		exit 1
+	fi
+	echo 'check-web: the page is current'
 
 .PHONY: e2e
 e2e: ## Run the tests on real processes and sockets only, uncached
