@@ -234,7 +234,7 @@ func TestMirrorOutlivesPanics(t *testing.T) {
 		if b.asked("watch", ReasonPanic) == 0 || b.asked("list", ReasonPanic) == 0 {
 			t.Errorf("%v watches and %v lists are counted", b.asked("watch", ReasonPanic), b.asked("list", ReasonPanic))
 		}
-		if n := b.server.Requests("list") + b.server.Requests("watch"); n > 12 {
+		if n := b.server.Requests("list") + b.server.Requests("watch"); n > 20 {
 			t.Errorf("%d requests in a minute", n)
 		}
 		wantError(t, b.State().Err, "list", ReasonPanic)
