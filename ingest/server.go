@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/loadplane/loadplane/ingest/graceful"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
@@ -29,7 +30,6 @@ const (
 	pingTimeout       = 5 * time.Second
 	minPingInterval   = 5 * time.Second
 	connectionTimeout = 5 * time.Second
-	drainGrace        = 2 * time.Second
 	maxHeaderBytes    = 8 << 10
 	maxTransportBytes = 1 << 20
 	ioBufferBytes     = 4 << 10
@@ -167,39 +167,10 @@ func (s *Server) Registrar() grpc.ServiceRegistrar { return s.grpc }
 // themselves before their connections are closed. It blocks until every
 // handler returned, and closes l. It returns nil after an end by ctx.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
-	served := make(chan error, 1)
-	go func() {
-		served <- s.grpc.Serve(l)
-	}()
-	select {
-	case err := <-served:
-		s.grpc.Stop()
+	if err := graceful.Serve(ctx, s.grpc, l, s.health.Shutdown); err != nil {
 		return fmt.Errorf("ingest: serve: %w", err)
-	case <-ctx.Done():
 	}
-	s.health.Shutdown()
-	s.drain()
-	if err := <-served; !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil // It was told to stop before it began.
-}
-
-// drain stops gracefully within the grace, then hard.
-func (s *Server) drain() {
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		s.grpc.GracefulStop()
-	}()
-	grace := time.NewTimer(drainGrace)
-	defer grace.Stop()
-	select {
-	case <-drained:
-	case <-grace.C:
-		s.grpc.Stop()
-		<-drained
-	}
+	return nil
 }
 
 // stream guards every stream: a panic ends that stream only, and the limits

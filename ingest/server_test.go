@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/loadplane/loadplane/ingest/graceful"
 	"github.com/loadplane/loadplane/registry"
 	"github.com/loadplane/loadplane/store"
 	"github.com/prometheus/client_golang/prometheus"
@@ -454,7 +455,7 @@ func TestServerStopsWithinGrace(t *testing.T) {
 			<-time.After(time.Second)
 			return status.Error(codes.Unavailable, "draining")
 		}, time.Second, 1900 * time.Millisecond},
-		{"handlers that stay", drainStream, drainGrace, drainGrace + 100*time.Millisecond},
+		{"handlers that stay", drainStream, graceful.Grace, graceful.Grace + 100*time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -185,6 +185,8 @@ var edges = []edge{
 	{"service", "api/series", "composition"},
 	{"api", "api/series", "labels of pools are made as those of workers"},
 	{"api/series", "store", "shows the workers of a state"},
+	{"ingest", "ingest/graceful", "ends its server"},
+	{"service/scaler", "ingest/graceful", "ends its server"},
 	{"service/scaler", "proto/externalscaler", "speaks KEDA's interface"},
 	{"service/scaler", "store", "a reason word is the store's type"},
 	{"service/scaler", "store/snapshot", "answers out of the views"},

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/loadplane/loadplane/ingest/graceful"
 	pb "github.com/loadplane/loadplane/proto/externalscaler"
 	"github.com/loadplane/loadplane/store/snapshot"
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,7 +28,6 @@ const (
 	pingTimeout       = 5 * time.Second
 	minPingInterval   = 5 * time.Second
 	connectionTimeout = 5 * time.Second
-	drainGrace        = 2 * time.Second
 	maxHeaderBytes    = 8 << 10
 	// maxRequestBytes is far above what the metadata of a trigger needs.
 	maxRequestBytes = 64 << 10
@@ -118,38 +118,10 @@ func New(opts Options) (*Server, error) {
 // again. It blocks until every handler returned, and closes l. It returns nil
 // after an end by ctx.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
-	served := make(chan error, 1)
-	go func() { served <- s.grpc.Serve(l) }()
-	select {
-	case err := <-served:
-		close(s.draining)
-		s.grpc.Stop()
+	if err := graceful.Serve(ctx, s.grpc, l, func() { close(s.draining) }); err != nil {
 		return fmt.Errorf("scaler: serve: %w", err)
-	case <-ctx.Done():
 	}
-	close(s.draining)
-	s.drain()
-	if err := <-served; !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil // It was told to stop before it began.
-}
-
-// drain stops gracefully within the grace, then hard.
-func (s *Server) drain() {
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		s.grpc.GracefulStop()
-	}()
-	grace := time.NewTimer(drainGrace)
-	defer grace.Stop()
-	select {
-	case <-drained:
-	case <-grace.C:
-		s.grpc.Stop()
-		<-drained
-	}
+	return nil
 }
 
 // unary guards a call: a panic ends that call only.
