@@ -24,10 +24,7 @@ const stackKey = "stack"
 // logging runs a command with a logger that never waits for the reader of the
 // log: a pipe that is full must not hold up the plane, nor its end.
 func (a *app) logging(level, format string, command func(*slog.Logger) error) error {
-	lost := func(lines uint64) {
-		a.newLogger(a.err, level, format).Warn("log lines dropped, since nobody read them in time", "lines", lines)
-	}
-	return logqueue.Through(a.err, lost, func(w io.Writer) error { return command(a.newLogger(w, level, format)) })
+	return logqueue.Through(a.err, func(w io.Writer) *slog.Logger { return a.newLogger(w, level, format) }, command)
 }
 
 // newLogger returns the logger that --log-level and --log-format ask for, which

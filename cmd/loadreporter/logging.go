@@ -27,10 +27,7 @@ const (
 // logging runs a command with a logger that never waits for the reader of the
 // log.
 func (a *app) logging(c *config, command func(*slog.Logger) error) error {
-	lost := func(lines uint64) {
-		a.newLogger(a.err, c).Warn("log lines dropped, since nobody read them in time", "lines", lines)
-	}
-	return logqueue.Through(a.err, lost, func(w io.Writer) error { return command(a.newLogger(w, c)) })
+	return logqueue.Through(a.err, func(w io.Writer) *slog.Logger { return a.newLogger(w, c) }, command)
 }
 
 // newLogger returns the logger that --log-level and --log-format ask for, which

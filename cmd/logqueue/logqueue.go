@@ -4,6 +4,7 @@ package logqueue
 import (
 	"bytes"
 	"io"
+	"log/slog"
 	"sync/atomic"
 	"time"
 )
@@ -15,18 +16,19 @@ const (
 	Grace = time.Second
 )
 
-// Through runs a command with a writer that never waits for out: lines go into
-// a queue that is written to out meanwhile. After a line, lost is told how many
-// have been dropped, where some were. The error is the command's. Where out
-// still blocks after the grace, its goroutine is left behind.
-func Through(out io.Writer, lost func(lines uint64), command func(io.Writer) error) error {
+// Through runs a command with a logger that never waits for out: lines go into a
+// queue that is written to out meanwhile. newLogger makes loggers for what they
+// write to. After a line the log is told how many have been dropped, where some
+// were. The error is the command's. Where out still blocks after the grace, its
+// goroutine is left behind.
+func Through(out io.Writer, newLogger func(io.Writer) *slog.Logger, command func(*slog.Logger) error) error {
 	q := &queue{lines: make(chan []byte, Lines), ended: make(chan struct{})}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		q.run(out, lost)
+		q.run(out, newLogger(out))
 	}()
-	err := command(q)
+	err := command(newLogger(q))
 	close(q.ended)
 	select {
 	case <-done:
@@ -56,13 +58,13 @@ func (q *queue) Write(line []byte) (int, error) {
 }
 
 // run writes lines to out until the queue has ended and is empty.
-func (q *queue) run(out io.Writer, lost func(lines uint64)) {
+func (q *queue) run(out io.Writer, log *slog.Logger) {
 	for ended := q.ended; ; {
 		select {
 		case line := <-q.lines:
 			_, _ = out.Write(line) // There is nobody to tell.
 			if n := q.dropped.Swap(0); n > 0 {
-				lost(n)
+				log.Warn("log lines dropped, since nobody read them in time", "lines", n)
 			}
 		case <-ended:
 			ended = nil
