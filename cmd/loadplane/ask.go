@@ -18,18 +18,25 @@ func (a *app) asks(cmd *cobra.Command, ask question, formats ...string) *cobra.C
 	var out remote.Output
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		format, err := out.Format()
-		if err != nil {
-			return err
-		}
-		c, err := f.Connect()
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		return ask(c, cmd.Context(), remote.Screen{Writer: a.out, Columns: a.columns}, format)
+		return connected(&f, &out, func(c *remote.Client, format string) error {
+			return ask(c, cmd.Context(), remote.Screen{Writer: a.out, Columns: a.columns}, format)
+		})
 	}
 	f.Register(cmd.Flags())
 	registerOutput(cmd, &out, formats...)
 	return cmd
+}
+
+// connected does something with a plane, after the flags were checked.
+func connected(f *remote.Flags, out *remote.Output, do func(c *remote.Client, format string) error) error {
+	format, err := out.Format()
+	if err != nil {
+		return err
+	}
+	c, err := f.Connect()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return do(c, format)
 }

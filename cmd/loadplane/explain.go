@@ -38,26 +38,19 @@ scripts can ask whether all is well.`,
 		Args:              usage.One,
 		ValidArgsFunction: completeWorker(&f),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			format, err := out.Format()
-			if err != nil {
-				return err
-			}
-			c, err := f.Connect()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			res, err := findings.Ask(cmd.Context(), c, args[0])
-			if err != nil {
-				return err
-			}
-			if err := findings.Write(a.out, res, format); err != nil {
-				return err
-			}
-			if code && findings.Failing(res) {
-				return errFailing
-			}
-			return nil
+			return connected(&f, &out, func(c *remote.Client, format string) error {
+				res, err := findings.Ask(cmd.Context(), c, args[0])
+				if err != nil {
+					return err
+				}
+				if err := findings.Write(a.out, res, format); err != nil {
+					return err
+				}
+				if code && findings.Failing(res) {
+					return errFailing
+				}
+				return nil
+			})
 		},
 	}
 	f.Register(cmd.Flags())
